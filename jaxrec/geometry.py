@@ -1,0 +1,214 @@
+"""Rotations and rigid transforms: functions on arrays.
+
+A rigid transform is a 4 x 4 matrix `b_from_a` that takes points in frame a to
+frame b; products read without thought: `c_from_a = c_from_b @ b_from_a`.
+Everything is differentiable, and written as sums of products rather than as matrix
+multiplications, which accelerators may round to fewer digits.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ._typing import Numbers, concrete, float_array
+
+RIGID_TOLERANCE = 1e-4
+"""How far R^T R may be from the identity; float32 files carry about 1e-6."""
+
+
+def unit(vectors: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
+    """Scales vectors to length 1; a zero vector gives NaN."""
+    return vectors / jnp.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
+def matrix_from_quaternion(quaternion: Float[Array, "*batch 4"]) -> Float[Array, "*batch 3 3"]:
+    """Turns quaternions into rotation matrices.
+
+    Args:
+        quaternion: (w, x, y, z), of any length but 0: it is normalised.
+
+    Returns:
+        The rotation matrices. Differentiable.
+    """
+    w, x, y, z = jnp.moveaxis(unit(quaternion), -1, 0)
+    rows = (
+        (1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)),
+        (2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)),
+        (2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)),
+    )
+    return jnp.stack([jnp.stack(row, axis=-1) for row in rows], axis=-2)
+
+
+def matrix_from_axis_angle(axis_angle: Float[Array, "*batch 3"]) -> Float[Array, "*batch 3 3"]:
+    """Turns rotation vectors into rotation matrices (Rodrigues' formula).
+
+    Args:
+        axis_angle: The axis times the angle in radians; any size, 0 included.
+
+    Returns:
+        The rotation matrices. Differentiable everywhere, at 0 too.
+    """
+    squared = jnp.sum(axis_angle * axis_angle, axis=-1)
+    # sin(t)/t and (1 - cos(t))/t^2 with t^2 as the variable: smooth at 0, where the
+    # quotients are 0/0; the series' next terms are below rounding under the threshold.
+    small = squared < 1e-6
+    angle = jnp.sqrt(jnp.where(small, jnp.ones_like(squared), squared))
+    sine = jnp.where(small, 1 - squared / 6, jnp.sin(angle) / angle)
+    half = jnp.sin(angle / 2) / angle
+    cosine = jnp.where(small, 0.5 - squared / 24, 2 * half * half)
+    x, y, z = jnp.moveaxis(axis_angle, -1, 0)
+    rows = (
+        (1 - cosine * (y * y + z * z), cosine * x * y - sine * z, cosine * x * z + sine * y),
+        (cosine * x * y + sine * z, 1 - cosine * (x * x + z * z), cosine * y * z - sine * x),
+        (cosine * x * z - sine * y, cosine * y * z + sine * x, 1 - cosine * (x * x + y * y)),
+    )
+    return jnp.stack([jnp.stack(row, axis=-1) for row in rows], axis=-2)
+
+
+def matrix_from_rotation6(rotation6: Float[Array, "*batch 6"]) -> Float[Array, "*batch 3 3"]:
+    """Turns two 3-vectors into a rotation matrix whose first two **rows** they span.
+
+    Args:
+        rotation6: Two vectors that are not parallel; Gram-Schmidt keeps the first one's
+            direction and the second one's side.
+
+    Returns:
+        The rotation matrices. Differentiable.
+
+    References:
+        Zhou et al., "On the Continuity of Rotation Representations in Neural
+        Networks", CVPR 2019, section 4.2 (there: columns).
+    """
+    first = unit(rotation6[..., :3])
+    second = rotation6[..., 3:]
+    second = unit(second - jnp.sum(first * second, axis=-1, keepdims=True) * first)
+    return jnp.stack([first, second, jnp.cross(first, second)], axis=-2)
+
+
+def rigid(
+    rotation: Float[Array, "*batch 3 3"], translation: Float[Array, "*batch 3"]
+) -> Float[Array, "*batch 4 4"]:
+    """Puts a rotation and a translation in metres into one 4 x 4 matrix."""
+    top = jnp.concatenate([rotation, translation[..., None]], axis=-1)
+    bottom = jnp.zeros_like(top[..., :1, :]).at[..., 3].set(1)
+    return jnp.concatenate([top, bottom], axis=-2)
+
+
+def rigid_inverse(b_from_a: Float[Array, "*batch 4 4"]) -> Float[Array, "*batch 4 4"]:
+    """Inverts rigid transforms by transposing the rotation."""
+    rotation = jnp.swapaxes(b_from_a[..., :3, :3], -1, -2)
+    return rigid(rotation, -rotate(rotation, b_from_a[..., :3, 3]))
+
+
+def look_at(eye: Numbers, target: Numbers, up: Numbers) -> Float[Array, "4 4"]:
+    """Makes the pose of a camera at `eye` whose optical axis meets `target`.
+
+    Args:
+        eye: Position of the camera, in metres.
+        target: A point to see in the middle of the image.
+        up: The direction, of any length, that is upward in the image.
+
+    Returns:
+        `world_from_camera`. Differentiable.
+
+    Raises:
+        ValueError: If the arguments do not fix a pose: the eye is the target, or `up` is
+            parallel to the line of sight.
+    """
+    eye = float_array("eye", eye, (3,))
+    target = float_array("target", target, (3,), eye.dtype)
+    up = float_array("up", up, (3,), eye.dtype)
+    forward = target - eye
+    right = jnp.cross(forward, up)
+    _check_sight(concrete(eye), concrete(forward), concrete(up))
+    forward, right = unit(forward), unit(right)
+    down = jnp.cross(forward, right)
+    return rigid(jnp.stack([right, down, forward], axis=-1), eye)
+
+
+def rotate(
+    rotation: Float[Array, "... 3 3"], vectors: Float[Array, "*batch 3"]
+) -> Float[Array, "*batch 3"]:
+    """Multiplies vectors by matrices, at full precision on every platform.
+
+    Args:
+        rotation: One matrix for each vector; missing leading axes are shared by all.
+        vectors: The vectors, in any unit.
+
+    Returns:
+        The rotated vectors. Differentiable.
+    """
+    missing = vectors.ndim - rotation.ndim + 1
+    columns = jnp.moveaxis(jnp.expand_dims(rotation, tuple(range(missing))), -1, 0)
+    x, y, z = (vectors[..., i : i + 1] for i in range(3))
+    return x * columns[0] + y * columns[1] + z * columns[2]
+
+
+def _check_sight(eye: np.ndarray | None, forward: np.ndarray | None, up: np.ndarray | None) -> None:
+    if eye is None or forward is None or up is None:
+        return
+    if not forward.any():
+        raise ValueError(f"target: got {eye.tolist()}, the eye itself; give another point")
+    across = np.linalg.norm(np.cross(forward, up))
+    if across <= 1e-6 * np.linalg.norm(forward) * np.linalg.norm(up):
+        raise ValueError(
+            f"up: got {up.tolist()}, zero or parallel to the line of sight; "
+            "give a direction across it"
+        )
+
+
+def check_rigid(name: str, matrix: Any, dtype: Any = None) -> jax.Array:
+    """Checks that an argument is a rigid transform and returns it as an array.
+
+    Args:
+        name: The argument's name, for the message.
+        matrix: Shape [4, 4], or a stack of such. Values are not looked at while traced.
+        dtype: The dtype to return; by default the value's own.
+
+    Raises:
+        ValueError: If the shape, the dtype or the last row is wrong, a value is not
+            finite, or the upper left 3 x 3 block is not a rotation.
+    """
+    array = float_array(name, matrix, (..., 4, 4), dtype)
+    values = concrete(array)
+    if values is None or not values.size:
+        return array
+    if np.any(np.abs(values[..., 3, :] - np.array([0, 0, 0, 1])) > RIGID_TOLERANCE):
+        row = values[..., 3, :].reshape(-1, 4)[0].tolist()
+        raise ValueError(f"{name}: got the last row {row}; give [0, 0, 0, 1]")
+    check_rotation(name, values[..., :3, :3])
+    return array
+
+
+def check_rotation(name: str, matrix: Any, dtype: Any = None) -> jax.Array:
+    """Checks that an argument is a rotation matrix and returns it as an array.
+
+    Args:
+        name: The argument's name, for the message.
+        matrix: Shape [3, 3], or a stack of such. Values are not looked at while traced.
+        dtype: The dtype to return; by default the value's own.
+
+    Raises:
+        ValueError: If the shape or dtype is wrong, a value is not finite, columns are
+            not orthonormal within 1e-4, or the matrix mirrors.
+    """
+    array = float_array(name, matrix, (..., 3, 3), dtype)
+    values = concrete(array)
+    if values is None or not values.size:
+        return array
+    values = values.astype(np.float64)
+    error = np.max(np.abs(np.swapaxes(values, -1, -2) @ values - np.eye(3)))
+    if error > RIGID_TOLERANCE:
+        raise ValueError(
+            f"{name}: got a rotation whose R^T R differs from the identity by {error:.2g}; "
+            f"give one within {RIGID_TOLERANCE:g}, without scale or shear"
+        )
+    if np.any(np.linalg.det(values) < 0):
+        raise ValueError(
+            f"{name}: got a reflection (determinant -1); give a rotation: "
+            "flip one axis, or convert from the left-handed convention first"
+        )
+    return array

@@ -1,0 +1,47 @@
+"""Fixtures and settings shared by every test."""
+
+import os
+import pathlib
+
+import jax
+import pytest
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_num_cpu_devices", 2)
+
+SHARED = pathlib.Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture
+def key(request) -> jax.Array:
+    """A key that depends on the test's name only: reruns and reorderings agree."""
+    return jax.random.key(sum(request.node.name.encode()))
+
+
+@pytest.fixture(scope="session")
+def shared() -> pathlib.Path:
+    """The folder of golden files and real captures that lies beside the checkout."""
+    if SHARED.is_dir():
+        return SHARED
+    reason = f"the folder of golden files and captures is missing: {SHARED}"
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture
+def x64():
+    """Runs the test with float64 enabled."""
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def own_errors():
+    """Lets the library's own argument checks speak before jaxtyping's."""
+    import jaxtyping
+
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

@@ -1,0 +1,79 @@
+"""One sensor of each kind, for the tests."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrec.geometry import matrix_from_axis_angle, rigid
+from jaxrec.sensors import OrthographicCamera, PinholeCamera, PulsarCamera
+
+# instant-ngp's fox, and lenses that bend more than any photographer accepts.
+FOX = (0.0578421, -0.0805099, -0.000980296, 0.00015575, 0.0)
+LENSES = {
+    "fox": FOX,
+    "barrel": (-0.3, 0.1, 0.001, -0.002, 0.0),
+    "pincushion": (0.5, 0.1, -0.002, 0.001, 0.05),
+    "moustache": (-0.4, 0.2, 0.0, 0.0, -0.04),
+    "decentred": (-0.2, 0.05, 0.02, -0.015, 0.01),
+}
+VECTOR = np.array([1, 2, -3, 0.97, 0.1, -0.12, -0.05, 0.97, 0.1, 4, 2.4, 0, 0])
+
+
+@jax.jit
+def pose_of(twist):
+    return rigid(matrix_from_axis_angle(twist[:3]), twist[3:])
+
+
+def pose(dtype=jnp.float32):
+    return pose_of(jnp.asarray([0.3, -0.5, 0.2, 1.0, -2.0, 0.5], dtype))
+
+
+def pinhole(lens=None, dtype=jnp.float32, width=9, height=7):
+    return PinholeCamera(
+        pose(dtype),
+        jnp.asarray([8.0, 8.5], dtype),
+        jnp.asarray([4.2, 3.6], dtype),
+        None if lens is None else jnp.asarray(lens, dtype),
+        width=width,
+        height=height,
+    )
+
+
+def orthographic(dtype=jnp.float32):
+    return OrthographicCamera(pose(dtype), jnp.asarray(0.25, dtype), width=9, height=7)
+
+
+vector_camera = jax.jit(PulsarCamera.from_vector, static_argnums=(1, 2, 3, 4))
+
+
+def pulsar(orthographic=False, right_handed=False, dtype=jnp.float32):
+    vector = VECTOR * (1 - orthographic * (np.arange(13) == 9))
+    return vector_camera(jnp.asarray(vector, dtype), 9, 7, orthographic, right_handed)
+
+
+SENSORS = {
+    "pinhole": pinhole,
+    **{
+        f"pinhole-{name}": lambda lens=lens, **kwargs: pinhole(lens, **kwargs)
+        for name, lens in LENSES.items()
+    },
+    "orthographic": orthographic,
+    "pulsar": pulsar,
+    "pulsar-right-handed": lambda **kwargs: pulsar(right_handed=True, **kwargs),
+    "pulsar-orthographic": lambda **kwargs: pulsar(orthographic=True, **kwargs),
+}
+CAMERAS = [name for name in SENSORS if not name.startswith("pulsar")]
+
+
+def pixel_centers(width=9, height=7):
+    x, y = np.meshgrid(np.arange(width) + 0.5, np.arange(height) + 0.5)
+    return np.stack([x, y], axis=-1).astype(np.float32)
+
+
+rays_of = jax.jit(lambda camera: camera.rays())
+project = jax.jit(lambda camera, points: camera.project(points))
+
+
+def origins_and_directions(camera):
+    rays = camera.rays()
+    return rays.origins, rays.directions

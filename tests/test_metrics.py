@@ -1,0 +1,68 @@
+"""Metrics against their definitions."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrec import metrics
+
+ssim = jax.jit(metrics.ssim)
+
+
+def images(*shape):
+    random = np.random.default_rng(0)
+    return tuple(jnp.asarray(random.uniform(size=shape), jnp.float32) for _ in range(2))
+
+
+def test_psnr_is_that_of_a_constant_error():
+    # An error of 0.1 everywhere is 20 dB below a peak of 1.
+    assert metrics.psnr(jnp.full((4, 5, 3), 0.6), jnp.full((4, 5, 3), 0.5)) == pytest.approx(20)
+
+
+def test_psnr_of_equal_images_is_infinite():
+    image, _ = images(4, 4, 3)
+    assert metrics.psnr(image, image) == jnp.inf
+
+
+def test_psnr_counts_the_masked_pixels_only():
+    prediction, target = images(6, 5, 3)
+    mask = jnp.zeros((6, 5), bool).at[:2].set(True)
+    expected = metrics.psnr(prediction[:2], target[:2])
+    spoiled = prediction.at[3].set(jnp.nan)
+    assert metrics.psnr(spoiled, target, mask) == pytest.approx(float(expected), rel=1e-6)
+    assert jnp.isnan(metrics.psnr(prediction, target, jnp.zeros((6, 5), bool)))
+
+
+def test_ssim_is_the_formula_for_one_window():
+    # An 11 x 11 image has a single window: the formula is a handful of weighted moments.
+    prediction, target = (np.asarray(image, np.float64) for image in images(11, 11, 1))
+    weight = np.exp(-0.5 * (np.arange(-5, 6) / 1.5) ** 2)
+    weight = np.outer(weight, weight)[..., None] / weight.sum() ** 2
+    a, b = (weight * prediction).sum(), (weight * target).sum()
+    variance_a, variance_b = (
+        (weight * prediction**2).sum() - a**2,
+        (weight * target**2).sum() - b**2,
+    )
+    covariance = (weight * prediction * target).sum() - a * b
+    expected = (2 * a * b + 1e-4) * (2 * covariance + 9e-4)
+    expected /= (a * a + b * b + 1e-4) * (variance_a + variance_b + 9e-4)
+    actual = ssim(jnp.asarray(prediction, jnp.float32), jnp.asarray(target, jnp.float32))
+    assert actual == pytest.approx(expected, abs=1e-5)
+
+
+def test_ssim_of_equal_images_is_one():
+    image, other = images(2, 16, 20, 3)
+    np.testing.assert_allclose(ssim(image, image), 1, atol=1e-6)
+    assert np.all(ssim(image, other) < 0.5)
+
+
+def test_ssim_has_a_finite_gradient_on_flat_images():
+    flat = jnp.zeros((12, 12, 3))
+    gradient = jax.jit(jax.grad(lambda image: metrics.ssim(image, flat)))(flat)
+    assert np.all(np.isfinite(gradient))
+
+
+def test_ssim_rejects_images_below_its_window():
+    with pytest.raises(ValueError, match="prediction: got 10 x 12 pixels; .* 11 x 11"):
+        metrics.ssim(jnp.zeros((10, 12, 3)), jnp.zeros((10, 12, 3)))
