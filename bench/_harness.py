@@ -1,0 +1,49 @@
+"""Times functions and prints one JSON line for each case, readable by people and by jq."""
+
+import json
+import pathlib
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+
+def median_ms(function: Callable[[], Any], *, repeats: int = 20) -> float:
+    """Median wall time of a call, after compilation and two warm-ups, in milliseconds."""
+    for _ in range(2):
+        jax.block_until_ready(function())
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        jax.block_until_ready(function())
+        times.append(time.perf_counter() - start)
+    return 1e3 * statistics.median(times)
+
+
+def device() -> str:
+    """The device in words: kind of processor and how many of its cores there are."""
+    found = jax.devices()[0]
+    if found.platform != "cpu":
+        return found.device_kind
+    names = [
+        line.split(":", 1)[1].strip()
+        for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    return f"{names[0] if names else 'CPU'}, {len(names)} cores"
+
+
+def commit() -> str:
+    """The commit that is measured, marked if files differ from it."""
+    root = pathlib.Path(__file__).parents[1]
+    git = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
+    found = subprocess.run(git, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or "unknown"
+
+
+def report(**fields: Any) -> None:
+    """Prints one line of JSON."""
+    print(json.dumps(fields), flush=True)

@@ -1,0 +1,43 @@
+// The one place that knows whether we are compiled by nvcc, and the scalar half of the small
+// vocabulary in which core/ writes its mathematics. A backend that works on several rays at a
+// time supplies the same functions for its vector type.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#ifdef __CUDACC__
+#define JAXREC_HD __host__ __device__ __forceinline__
+#else
+#define JAXREC_HD inline __attribute__((always_inline))
+#endif
+
+namespace jaxrec {
+
+// Types that go with a number type T: the result of comparing two T.
+template <typename T>
+struct Lane;
+template <>
+struct Lane<float> {
+  using Mask = bool;
+};
+template <typename T>
+using MaskOf = typename Lane<T>::Mask;
+
+JAXREC_HD float Select(bool mask, float yes, float no) { return mask ? yes : no; }
+JAXREC_HD bool Not(bool mask) { return !mask; }
+JAXREC_HD float Sqrt(float x) { return sqrtf(x); }
+JAXREC_HD float Max(float a, float b) { return a > b ? a : b; }
+JAXREC_HD float Min(float a, float b) { return a < b ? a : b; }
+JAXREC_HD float Exp(float x) { return expf(x); }
+JAXREC_HD float Log(float x) { return logf(x); }
+
+// Natural logarithm of x rounded down to a power of two; -88 for 0. x is not negative.
+JAXREC_HD float FloorLog(float x) {
+  std::int32_t bits;
+  memcpy(&bits, &x, sizeof(bits));
+  return 0.693147181f * static_cast<float>((bits >> 23) - 127);
+}
+
+}  // namespace jaxrec

@@ -1,0 +1,20 @@
+// Every XLA custom call of this project. Each backend library must define all of them: one that
+// lacks a kernel cannot be loaded.
+#pragma once
+
+#include "xla/ffi/api/ffi.h"
+
+#define JAXREC_TARGETS(X)           \
+  X("jaxrec.blend.v1", JaxrecBlend) \
+  X("jaxrec.blend_vjp.v1", JaxrecBlendVjp)
+
+#define JAXREC_DECLARE(name, handler) XLA_FFI_DECLARE_HANDLER_SYMBOL(handler);
+JAXREC_TARGETS(JAXREC_DECLARE)
+#undef JAXREC_DECLARE
+
+namespace jaxrec {
+
+// What the library was built for, for people: instruction sets or GPU architectures.
+const char* BuiltFor();
+
+}  // namespace jaxrec

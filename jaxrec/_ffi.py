@@ -1,0 +1,87 @@
+"""Native kernels: loads what was built, registers it with XLA, picks per platform.
+
+The only module that touches a shared library. Ops call `dispatch`; they neither import a
+native module nor ask which device they will run on.
+"""
+
+import functools
+import importlib
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax import lax
+
+_MODULES = {"cpu": "jaxrec._cpu", "CUDA": "jaxrec._cuda"}
+
+
+@functools.cache
+def modules() -> dict[str, types.ModuleType]:
+    """Native libraries of this build by XLA platform; registers their targets on first use.
+
+    Returns:
+        A dictionary from platform ("cpu", "CUDA") to module. Empty when jaxrec runs from its
+        sources without a build; every op then runs its plain JAX definition.
+    """
+    found = {}
+    for platform, name in _MODULES.items():
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError:
+            continue  # not part of this build
+        for target, capsule in module.registrations().items():
+            jax.ffi.register_ffi_target(target, capsule, platform=platform)
+        found[platform] = module
+    return found
+
+
+@functools.cache
+def targets() -> tuple[str, ...]:
+    """Names of the XLA custom calls that the loaded libraries define."""
+    return tuple(sorted({name for module in modules().values() for name in module.registrations()}))
+
+
+def dispatch(native: Callable[..., Any], reference: Callable[..., Any], *args: Any) -> Any:
+    """Calls `native` on the platforms that have kernels and `reference` elsewhere.
+
+    The choice is made when the program is lowered, so one traced function may run on several
+    platforms. Both callables must return the same shapes and dtypes.
+    """
+    branches = {platform.lower(): native for platform in modules()}
+    if not branches:
+        return reference(*args)
+    return lax.platform_dependent(*args, default=reference, **branches)
+
+
+def varying_axes(x: Any) -> frozenset[str]:
+    """Mesh axes over which `x` differs between the devices of the enclosing `shard_map`."""
+    aval = jax.typeof(x)
+    manual = getattr(aval, "manual_axis_type", None)  # jax >= 0.10
+    if manual is not None:
+        return frozenset(manual.varying)
+    return frozenset(getattr(aval, "vma", ()))
+
+
+def vary_together(arrays: Sequence[jax.Array]) -> list[jax.Array]:
+    """Casts replicated arrays to vary over every mesh axis that any of `arrays` varies over.
+
+    A custom call hides from JAX that its results differ between devices. Without this cast,
+    which must stand outside the `custom_vjp`, the gradient of a replicated operand inside
+    `shard_map` would silently miss its sum over the mesh: the cast's transpose is that sum.
+    """
+    union = frozenset().union(*(varying_axes(x) for x in arrays))
+    return [_cast_varying(x, tuple(sorted(union - varying_axes(x)))) for x in arrays]
+
+
+def _cast_varying(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
+    if not axes:
+        return x
+    if hasattr(lax, "pcast"):
+        return lax.pcast(x, axes, to="varying")
+    return lax.pvary(x, axes)  # pyright: ignore[reportAttributeAccessIssue]  # jax < 0.8.2
+
+
+def result(like: jax.Array, shape: Sequence[int], dtype: Any) -> Any:
+    """Describes a result of a custom call that varies over the same mesh axes as `like`."""
+    return jax.typeof(like).update(shape=tuple(shape), dtype=jax.numpy.dtype(dtype))

@@ -1,0 +1,76 @@
+"""The XLA custom calls of `blend`: shapes and attributes as the C++ handlers bind them."""
+
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from .. import _ffi
+from ._blend_settings import BlendSettings
+
+_KINDS = {"softmax": 0, "alpha": 1}
+_STOPS = {None: 0, "per_sphere": 1, "total": 2}
+
+
+def _attributes(settings: BlendSettings) -> dict[str, np.generic]:
+    # NumPy scalars of exactly the bound C++ types. Nowhere else are attributes made.
+    return {
+        "kind": np.int32(_KINDS[settings.kind]),
+        "stop": np.int32(_STOPS[settings.stop]),
+        "logit_stop": np.float32(settings.logit_stop),
+        "min_transmittance": np.float32(settings.min_transmittance),
+        "tile": np.int32(settings.tile),
+    }
+
+
+def blend_native(settings: BlendSettings, *operands: jax.Array) -> Sequence[jax.Array]:
+    """Runs the forward kernel.
+
+    Args:
+        settings: Static options.
+        *operands: centers, radii, opacities, features, origins, directions, footprint,
+            background, limits [4] = (near, far, gamma, background_depth).
+
+    Returns:
+        features, depth, alpha, ids, counts and, for the backward kernel, the two normaliser
+        values and the rank of the last drawn sphere of each ray.
+    """
+    centers, features, origins = operands[0], operands[3], operands[4]
+    grid = origins.shape[:-1]
+    results = [
+        _ffi.result(centers, (*grid, features.shape[-1]), np.float32),
+        _ffi.result(centers, grid, np.float32),
+        _ffi.result(centers, grid, np.float32),
+        _ffi.result(centers, (*grid, settings.tracked), np.int32),
+        _ffi.result(centers, grid, np.int32),
+        _ffi.result(centers, (*grid, 2), np.float32),
+        _ffi.result(centers, grid, np.int32),
+    ]
+    call = jax.ffi.ffi_call("jaxrec.blend.v1", results, vmap_method="expand_dims")
+    return call(*operands, **_attributes(settings))
+
+
+def blend_vjp_native(
+    settings: BlendSettings, need: tuple[bool, ...], *operands: jax.Array
+) -> Sequence[jax.Array]:
+    """Runs the backward kernel.
+
+    Args:
+        settings: Static options.
+        need: Which of centers, radii, opacities, features, origins, directions want a gradient.
+        *operands: The forward's first seven operands and limits, then normaliser, last rank, ids,
+            d_features, d_depth, d_alpha and the level against which each hit's value is
+            weighed: the output itself (softmax) or the background (alpha), times d_output.
+
+    Returns:
+        Six gradients; those that are not needed have shape (0,).
+    """
+    shapes = [
+        operands[i].shape if needed else (0,)
+        for i, needed in zip((0, 1, 2, 3, 4, 5), need, strict=True)
+    ]
+    results = [_ffi.result(operands[0], shape, np.float32) for shape in shapes]
+    call = jax.ffi.ffi_call("jaxrec.blend_vjp.v1", results, vmap_method="expand_dims")
+    mask = np.int32(sum(1 << i for i, needed in enumerate(need) if needed))
+    hits = np.int32(settings.gradient_hits or 0)
+    return call(*operands, need=mask, gradient_hits=hits, **_attributes(settings))
