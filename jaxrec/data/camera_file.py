@@ -1,0 +1,67 @@
+"""Cameras without photographs: the poses of a transforms file, for rendering."""
+
+import os
+import pathlib
+
+import numpy as np
+
+from ..sensors import PinholeCamera
+from ._document import Fields, load_document
+from ._intrinsics import resolve_intrinsics
+from ._poses import camera_to_world
+from .errors import CaptureError
+
+_FOCAL = ("fl_x", "fl_y", "camera_angle_x", "camera_angle_y", "x_fov", "y_fov")
+_IN_PIXELS = ("fl_x", "fl_y", "cx", "cy")
+
+
+def read_cameras(path: str | os.PathLike[str], default: PinholeCamera) -> list[PinholeCamera]:
+    """Reads the cameras of a transforms file, whose images need not exist.
+
+    Args:
+        path: A json with `frames`, each with a `transform_matrix` (camera to world, OpenGL axes).
+        default: Gives image size and intrinsics where the file has none.
+
+    Returns:
+        One camera for each entry of `frames`, in their order.
+
+    Raises:
+        CaptureError: The file cannot be used.
+    """
+    document = load_document(pathlib.Path(path))
+    cameras = [_camera(entry, document, default) for entry in document.objects("frames")]
+    if not cameras:
+        raise CaptureError(document.file, "frames", "found no frame", "list at least one pose")
+    return cameras
+
+
+def _camera(entry: Fields, document: Fields, default: PinholeCamera) -> PinholeCamera:
+    pose = camera_to_world(entry).astype(np.float32)
+    sized = entry if entry.has("w", "h") else document
+    width, height = sized.size("w"), sized.size("h")
+    if (width is None) != (height is None):
+        key = "w" if width is None else "h"
+        raise sized.error(key, "found nothing", "give both w and h, or none of them")
+    if width is None or height is None:
+        for fields in (entry, document):
+            if fields.has(*_IN_PIXELS):
+                key = next(key for key in _IN_PIXELS if fields.has(key))
+                found = "given in pixels of an image of unknown size"
+                raise fields.error(key, found, "give w and h as well")
+        width, height = default.width, default.height
+    if entry.has(*_FOCAL) or document.has(*_FOCAL):
+        name = entry.text("file_path") or entry.place
+        intrinsics = resolve_intrinsics(entry, document, width=width, height=height, image=name)
+        focal, principal = intrinsics.focal, intrinsics.principal
+        distortion = np.asarray(intrinsics.distortion, np.float32)
+    else:
+        scaled = default.scaled(width, height)
+        focal, principal, distortion = scaled.focal, scaled.principal, scaled.distortion
+    return PinholeCamera.from_opengl(
+        pose,
+        np.asarray(focal, np.float32),
+        np.asarray(principal, np.float32),
+        width,
+        height,
+        distortion=distortion,
+    )

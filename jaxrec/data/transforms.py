@@ -1,0 +1,109 @@
+"""The layout of instant-ngp and nerfstudio: one `transforms.json` for the whole scene."""
+
+import pathlib
+from collections.abc import Sequence
+
+from ._frames import Listing, list_frames, load_frames
+from .capture import Capture, make_capture
+from .errors import CaptureError
+
+HELD_OUT_EVERY = 8
+_SPELLINGS = ("transforms", "transform")
+
+
+def whole_file(folder: pathlib.Path) -> pathlib.Path | None:
+    """The file that lists a whole scene, in either of its spellings."""
+    return _first_file(folder, "")
+
+
+def split_file(folder: pathlib.Path, split: str) -> pathlib.Path | None:
+    """The file of one split (`train`, `test` or `val`), in either of its spellings."""
+    return _first_file(folder, f"_{split}")
+
+
+def read_transforms(file: pathlib.Path, *, downscale: int = 1) -> Capture:
+    """Reads a transforms file: `transforms.json`, or a file of another name given by the user.
+
+    Held out are the frames of `transforms_test.json` beside it, or every 8th one by file name.
+
+    Args:
+        file: the json.
+        downscale: whole number; images become this many times smaller.
+
+    Raises:
+        CaptureError: a file cannot be used, or a split is empty.
+    """
+    return read_splits(file, format="transforms", path=file, messages=[], downscale=downscale)
+
+
+def read_splits(
+    file: pathlib.Path,
+    *,
+    format: str,
+    path: pathlib.Path,
+    messages: Sequence[str],
+    downscale: int,
+) -> Capture:
+    """Reads the frames to fit from a file and those held out from where the rules say.
+
+    Args:
+        file: the json that lists the frames to fit, or all frames.
+        format: name of the layout, for the capture.
+        path: what the capture is known by.
+        messages: what there is to say already.
+        downscale: whole number; images become this many times smaller.
+
+    Raises:
+        CaptureError: a file cannot be used, or a split is empty.
+    """
+    messages = [*messages, *_passed_over(file)]
+    listed = list_frames(file)
+    if not listed:
+        raise CaptureError(file, "frames", "found no frame", "list at least two frames")
+    test_file = split_file(file.parent, "test")
+    if test_file is None or test_file.samefile(file):
+        train, test = _hold_out(listed)
+        rule = f"every {HELD_OUT_EVERY}th by file name"
+        if not train:
+            found = "found 1 frame, which is held out to measure with"
+            raise CaptureError(file, "frames", found, "list at least two frames")
+    else:
+        train, test = listed, list_frames(test_file)
+        rule = test_file.name
+        if not test:
+            found = "found no frame: the test split is empty"
+            advice = f"list at least one, or remove the file to hold out every {HELD_OUT_EVERY}th"
+            raise CaptureError(test_file, "frames", found, advice)
+        messages += _overlap(train, test)
+    messages.append(f"{len(train)} frames to fit, {len(test)} held out ({rule})")
+    frames = load_frames([*train, *test], downscale=downscale)
+    return make_capture(
+        frames[: len(train)], frames[len(train) :], format=format, path=path, messages=messages
+    )
+
+
+def _hold_out(listings: Sequence[Listing]) -> tuple[list[Listing], list[Listing]]:
+    """Frames to fit, and those held out: the 1st, 9th, 17th, ... by name."""
+    ordered = sorted(listings, key=lambda listing: listing.name)
+    train = [listing for index, listing in enumerate(ordered) if index % HELD_OUT_EVERY]
+    return train, ordered[::HELD_OUT_EVERY]
+
+
+def _overlap(train: Sequence[Listing], test: Sequence[Listing]) -> list[str]:
+    images = {listing.image.resolve() for listing in train}
+    both = sum(listing.image.resolve() in images for listing in test)
+    if not both:
+        return []
+    return [f"{both} of {len(test)} held-out images are also trained on: they measure nothing"]
+
+
+def _passed_over(file: pathlib.Path) -> list[str]:
+    validation = split_file(file.parent, "val")
+    if validation is None or validation.samefile(file):
+        return []
+    return [f"{validation.name} is not used"]
+
+
+def _first_file(folder: pathlib.Path, ending: str) -> pathlib.Path | None:
+    candidates = [folder / f"{spelling}{ending}.json" for spelling in _SPELLINGS]
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
