@@ -6,6 +6,8 @@ native module nor ask which device they will run on.
 
 import functools
 import importlib
+import pathlib
+import re
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,10 +32,24 @@ def modules() -> dict[str, types.ModuleType]:
             module = importlib.import_module(name)
         except ModuleNotFoundError:
             continue  # not part of this build
+        _check_api(module)
         for target, capsule in module.registrations().items():
             jax.ffi.register_ffi_target(target, capsule, platform=platform)
         found[platform] = module
     return found
+
+
+def _check_api(module: types.ModuleType) -> None:
+    # XLA would refuse a newer library only when the backend starts, and the backend with it.
+    header = pathlib.Path(jax.ffi.include_dir(), "xla", "ffi", "api", "c_api.h").read_text()
+    found = re.findall(r"#define XLA_FFI_API_(?:MAJOR|MINOR) (\d+)", header)
+    runtime, built = tuple(int(number) for number in found), module.ffi_api()
+    if len(runtime) == 2 and built > runtime:
+        raise ImportError(
+            f"{module.__name__} was built against jaxlib {module.jaxlib} (FFI API {built[0]}."
+            f"{built[1]}), newer than the installed one ({runtime[0]}.{runtime[1]}); reinstall "
+            "jaxrec with `pip install --force-reinstall --no-deps .` or upgrade jaxlib"
+        )
 
 
 @functools.cache

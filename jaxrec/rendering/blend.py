@@ -213,7 +213,11 @@ def _backward(settings, need, operands, outputs, cotangents) -> tuple:
         found = iter(reference(*args))
     else:
         found = iter(_ffi.dispatch(native, reference, *args))
-    gradients = [next(found) if needed else None for needed in need]
+    # Zeros that nobody reads rather than None: jax 0.8.0 wants the same structure at every call.
+    gradients = [
+        next(found) if needed else _ffi.vary_together([x, jnp.zeros(x.shape, x.dtype)])[1]
+        for x, needed in zip(operands[:8], need, strict=True)
+    ]
     return (*gradients, None, None, None, None)
 
 
