@@ -1,0 +1,6 @@
+"""Shaders: what turns blended features and a viewing direction into colour, pixel by pixel."""
+
+from .base import Shader as Shader
+from .harmonics import SphericalHarmonics as SphericalHarmonics, harmonics_basis as harmonics_basis
+from .plain import PlainColor as PlainColor
+from .view_mlp import ViewMLP as ViewMLP

@@ -1,0 +1,156 @@
+"""Frames on the device, and the order in which training visits them."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, UInt8
+
+from .._typing import pytree
+from ..sensors import Frame, PinholeCamera
+from .normalizer import SceneNormalizer
+
+
+@pytree()
+@dataclasses.dataclass(frozen=True, eq=False)
+class FrameStack:
+    """Frames of one size on the device, cameras in scene coordinates.
+
+    Attributes:
+        cameras: One camera pytree whose arrays have a leading axis for the frames.
+        images: Straight (not premultiplied) colour in [0, 1], or in 0..255 if 8-bit.
+        alphas: Coverage in [0, 1]; None if no frame has any.
+        masks: Pixels to use; None for all.
+    """
+
+    cameras: PinholeCamera
+    images: Float[Array, "frames height width 3"] | UInt8[Array, "frames height width 3"]
+    alphas: Float[Array, "frames height width"] | UInt8[Array, "frames height width"] | None
+    masks: Bool[Array, "frames height width"] | None
+
+
+@pytree()
+@dataclasses.dataclass(frozen=True, eq=False)
+class Views:
+    """The views of one step, as the objective wants them."""
+
+    cameras: PinholeCamera
+    images: Float[Array, "views height width 3"]
+    alphas: Float[Array, "views height width"] | None
+    masks: Bool[Array, "views height width"] | None
+
+
+def stack_frames(
+    frames: Sequence[Frame], normalizer: SceneNormalizer, *, compact: bool = False
+) -> list[FrameStack]:
+    """Puts frames on the device, those of one image size together, in their order.
+
+    Args:
+        frames: What was measured.
+        normalizer: Carries the cameras into the scene.
+        compact: Whether to round images to 8 bits.
+    """
+    return [
+        _stack([frames[i] for i in group], normalizer, compact) for group in group_by_size(frames)
+    ]
+
+
+def group_by_size(frames: Sequence[Frame]) -> list[list[int]]:
+    """Groups the frames' indices by image size, in order of first appearance."""
+    groups: dict[tuple[int, int], list[int]] = {}
+    for index, frame in enumerate(frames):
+        groups.setdefault((frame.image.shape[0], frame.image.shape[1]), []).append(index)
+    return list(groups.values())
+
+
+def take_views(stack: FrameStack, index: Int[Array, " views"]) -> Views:
+    """Picks views by their place in the stack, inside `jit`, as float32."""
+    cameras = jax.tree.map(lambda leaf: leaf[index], stack.cameras)
+    masks = None if stack.masks is None else stack.masks[index]
+    alphas = None if stack.alphas is None else _as_float(stack.alphas[index])
+    return Views(cameras, _as_float(stack.images[index]), alphas, masks)
+
+
+def stack_cameras(cameras: Sequence[PinholeCamera]) -> PinholeCamera:
+    """Makes one stack of cameras with images of one size; ideal lenses may be among them."""
+    if any(camera.distortion is not None for camera in cameras):
+        cameras = [
+            dataclasses.replace(camera, distortion=jnp.zeros(5, camera.focal.dtype))
+            if camera.distortion is None
+            else camera
+            for camera in cameras
+        ]
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *cameras)
+
+
+class FrameOrder:
+    """Which views each step sees: every epoch is a new permutation.
+
+    The order is a function of the seed and the step alone, so a resumed fit continues it exactly.
+    """
+
+    def __init__(self, group_sizes: Sequence[int], views_per_step: int, seed: int):
+        """Describes the frames.
+
+        Args:
+            group_sizes: Number of frames in each stack; a step sees views of one stack.
+            views_per_step: Views of one step; a short last batch is filled from the first ones.
+            seed: Randomness, together with the epoch.
+        """
+        self._sizes = tuple(group_sizes)
+        self._views = views_per_step
+        self._seed = seed
+        self.steps_per_epoch = sum(-(-size // views_per_step) for size in group_sizes)
+        self._epoch = -1
+        self._batches: list[tuple[int, np.ndarray]] = []
+
+    def at(self, step: int) -> tuple[int, np.ndarray]:
+        """Returns the stack's number and the views' places in it (int32) for a step."""
+        epoch, place = divmod(step, self.steps_per_epoch)
+        if epoch != self._epoch:
+            self._epoch, self._batches = epoch, self._shuffle(epoch)
+        return self._batches[place]
+
+    def _shuffle(self, epoch: int) -> list[tuple[int, np.ndarray]]:
+        random = np.random.default_rng([self._seed, epoch])
+        batches = []
+        for group, size in enumerate(self._sizes):
+            order = random.permutation(size).astype(np.int32)
+            for start in range(0, size, self._views):
+                places = np.arange(start, start + self._views) % size
+                batches.append((group, order[places]))
+        return [batches[i] for i in random.permutation(len(batches))]
+
+
+def _stack(frames: list[Frame], normalizer: SceneNormalizer, compact: bool) -> FrameStack:
+    images = np.stack([frame.image for frame in frames])
+    shape = images.shape[:3]
+    alphas = masks = None
+    if any(frame.alpha is not None for frame in frames):
+        alphas = np.ones(shape, np.float32)
+        for index, frame in enumerate(frames):
+            if frame.alpha is not None:
+                alphas[index] = frame.alpha
+    if any(frame.mask is not None for frame in frames):
+        masks = np.ones(shape, bool)
+        for index, frame in enumerate(frames):
+            if frame.mask is not None:
+                masks[index] = frame.mask
+    return FrameStack(
+        stack_cameras([normalizer.scene_camera(frame.camera) for frame in frames]),
+        _on_device(images, compact),
+        None if alphas is None else _on_device(alphas, compact),
+        None if masks is None else jnp.asarray(masks),
+    )
+
+
+def _on_device(values: np.ndarray, compact: bool) -> Array:
+    if compact:
+        return jnp.asarray(np.round(np.clip(values, 0, 1) * 255).astype(np.uint8))
+    return jnp.asarray(values, jnp.float32)
+
+
+def _as_float(values: Array) -> Array:
+    return values.astype(jnp.float32) / 255 if values.dtype == jnp.uint8 else values

@@ -1,0 +1,137 @@
+"""A fitted scene in world coordinates, and how close it comes to frames."""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Float32
+
+from .. import metrics
+from ..scene import Spheres
+from ..sensors import Frame, PinholeCamera
+from .model import Picture
+from .normalizer import SceneNormalizer
+from .settings import FitSettings
+from .state import FitState, graph
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FittedScene:
+    """What a fit has learned, to be looked at from cameras in the world.
+
+    Attributes:
+        state: Its parameters are used.
+        settings: Of the fit.
+        normalizer: Of the fit.
+    """
+
+    state: FitState
+    settings: FitSettings
+    normalizer: SceneNormalizer
+
+    def spheres(self) -> Spheres:
+        """Returns the spheres in world coordinates, with the features that the shader reads."""
+        return self.normalizer.world_spheres(self.state.model(self.settings).spheres())
+
+    def render(
+        self,
+        camera: PinholeCamera,
+        background: tuple[float, float, float] | None = None,
+    ) -> Picture:
+        """Renders what one camera in the world sees.
+
+        Args:
+            camera: In world coordinates.
+            background: Colour in [0, 1]; the settings' if None.
+
+        Returns:
+            Colour, not clipped; expected depth in metres; alpha.
+        """
+        color = self.settings.background if background is None else background
+        picture = _render(
+            graph(self.settings),
+            self.settings.kind,
+            self.state.params,
+            self.state.alive,
+            self.normalizer.scene_camera(camera),
+            jnp.asarray(color, jnp.float32),
+            tuple(map(np.float32, (self.normalizer.near, self.normalizer.far))),
+            np.float32(self.settings.gamma),
+        )
+        return picture._replace(depth=picture.depth / np.float32(self.normalizer.scale))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _render(
+    graphdef: Any,
+    kind: Any,
+    params: Any,
+    alive: Any,
+    camera: PinholeCamera,
+    background: jax.Array,
+    limits: tuple[Any, Any],
+    gamma: Any,
+) -> Picture:
+    model = nnx.merge(graphdef, params, {"alive": alive})
+    near, far = limits
+    return model(camera, background, near=near, far=far, gamma=gamma, kind=kind)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ViewScore:
+    """How close a rendered view comes to its frame.
+
+    Attributes:
+        name: The frame's.
+        psnr: Decibels over the pixels that the frame's mask selects.
+        ssim: Over the whole image, masked pixels taken from the frame; NaN if it is smaller than
+            SSIM's window of 11 pixels.
+        image: What was rendered, clipped to [0, 1].
+        target: The frame over the same background.
+    """
+
+    name: str
+    psnr: float
+    ssim: float
+    image: Float32[np.ndarray, "height width 3"]
+    target: Float32[np.ndarray, "height width 3"]
+
+
+def evaluate(
+    scene: FittedScene,
+    frames: Sequence[Frame],
+    background: tuple[float, float, float] | None = None,
+) -> Iterator[ViewScore]:
+    """Renders frames' views and compares, one after the other.
+
+    Args:
+        scene: What was fitted.
+        frames: What to compare with, usually held out.
+        background: Colour in [0, 1] behind scene and cut-out frames; the settings' if None.
+
+    Yields:
+        A score for each frame.
+    """
+    color = scene.settings.background if background is None else background
+    for frame in frames:
+        rendered = scene.render(frame.camera, color).color
+        image = np.clip(np.asarray(rendered), 0, 1)
+        target = np.asarray(frame.over(color), np.float32)
+        mask = None if frame.mask is None else jnp.asarray(frame.mask)
+        decibels = metrics.psnr(jnp.asarray(image), jnp.asarray(target), mask)
+        compared = image if frame.mask is None else np.where(frame.mask[..., None], image, target)
+        similarity = float("nan")
+        if min(image.shape[:2]) >= 11:
+            similarity = _ssim(jnp.asarray(compared), jnp.asarray(target))
+        yield ViewScore(frame.name, float(decibels), float(similarity), image, target)
+
+
+@jax.jit
+def _ssim(prediction: jax.Array, target: jax.Array) -> jax.Array:
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        return metrics.ssim(prediction, target)

@@ -1,0 +1,49 @@
+"""Adam with a learning rate for each kind of parameter."""
+
+from collections.abc import Hashable
+from typing import Any
+
+import jax
+import optax
+
+from .model import SPHERE_LEAVES
+from .settings import LearningRates
+
+# Gradients of a mean over pixels are tiny; a larger epsilon would damp rarely seen spheres.
+_EPSILON = 1e-15
+
+
+def make_optimizer(rates: LearningRates, horizon: int) -> optax.GradientTransformation:
+    """Builds the optimiser of a model's parameters.
+
+    Args:
+        rates: Step sizes.
+        horizon: Steps over which each rate decays exponentially to its share; then it stays.
+
+    Returns:
+        A transformation of nested dictionaries of parameters (see `FitState.params`).
+    """
+    groups = {
+        "centers": (rates.centers, rates.centers_final),
+        "log_radii": (rates.radii, rates.others_final),
+        "logit_opacities": (rates.opacities, rates.others_final),
+        "features": (rates.features, rates.others_final),
+        "shader": (rates.shader, rates.others_final),
+    }
+    adams: dict[Hashable, optax.GradientTransformation] = {
+        name: optax.adam(_schedule(rate, final, horizon), eps=_EPSILON)
+        for name, (rate, final) in groups.items()
+    }
+    return optax.multi_transform(adams, _labels)
+
+
+def _schedule(rate: float, final: float, steps: int) -> optax.Schedule:
+    return optax.exponential_decay(rate, steps, final, end_value=rate * final)
+
+
+def _labels(params: Any) -> Any:
+    def label(path, _):
+        name = path[0].key
+        return name if name in SPHERE_LEAVES else "shader"
+
+    return jax.tree_util.tree_map_with_path(label, params)

@@ -1,0 +1,202 @@
+"""All choices of a fit, as one frozen value that survives a round trip through JSON."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+Preset = Literal["cpu", "gpu"]
+
+
+@dataclasses.dataclass(frozen=True)
+class LearningRates:
+    """Adam's step sizes at the start of a fit. They decay exponentially until its horizon.
+
+    Geometry is measured in scene units: a camera is about 1 from what it looks at.
+    """
+
+    centers: float = 1e-3
+    """Scene units per step."""
+    centers_final: float = 0.01
+    """Share of that rate which is left at the horizon."""
+    others_final: float = 0.1
+    """Share of the other rates."""
+    radii: float = 1e-2
+    """Of the logarithm of the radii."""
+    opacities: float = 3e-2
+    """Of the logit of the opacities."""
+    features: float = 5e-3
+    shader: float = 1e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class LossWeights:
+    """Weights of the terms of the training objective."""
+
+    d_ssim: float = 0.2
+    """Share of the structural dissimilarity; the mean absolute difference takes the rest."""
+    opacity: float = 0.0
+    """Of the mean opacity."""
+    radius: float = 0.0
+    """Of the mean radius in scene units."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Relocation:
+    """When and how spheres that show little are moved to where they are needed."""
+
+    every: int = 100
+    """Steps between relocations; 0 switches them off."""
+    start: float = 0.05
+    """Share of the horizon at which they begin."""
+    stop: float = 0.7
+    """Share of the horizon at which they end."""
+    opacity: float = 0.4
+    """Spheres below this opacity are moved."""
+    share: float = 0.1
+    """Largest share of the spheres moved at once."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FitSettings:
+    """How a scene is fitted.
+
+    Schedules depend on `horizon` and never on `steps`: `dataclasses.replace(settings, steps=...)`
+    prolongs a fit without changing the steps that it has done.
+    """
+
+    steps: int = 3000
+    """Total number of steps; may be raised when a fit is resumed."""
+    horizon: int = 0
+    """Steps over which rates decay and other schedules run; 0 becomes `steps`."""
+    seed: int = 0
+    """Every random choice follows from it."""
+    spheres: int = 15000
+    """Number of spheres, fixed."""
+    kind: Literal["alpha", "softmax"] = "alpha"
+    """Blending rule of the renderer."""
+    gamma: float = 0.1
+    """Softness of the `softmax` rule."""
+    shader: Literal["plain", "harmonics", "mlp"] = "harmonics"
+    """How features become colour."""
+    degree: int = 1
+    """Degree of the harmonics in which a shader sees the direction."""
+    view_start: float = 0.15
+    """Share of the horizon at which dependence on the direction begins to fade in."""
+    view_full: float = 0.5
+    """Share of the horizon at which it is there in full."""
+    view_dropout: float = 0.2
+    """Probability that a step ignores the direction."""
+    background: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    """Colour behind the scene, in [0, 1]."""
+    random_background: bool = True
+    """Whether training draws a new background for each view, so that opacity is learned."""
+    initialization: Literal["random", "consistent"] = "consistent"
+    """First depths: at random, or where other views show the same colours."""
+    opacity: float = 0.6
+    """Opacity of the first spheres."""
+    views_per_step: int = 1
+    """Views of which a step's gradient is the mean."""
+    compact_images: bool = False
+    """Whether to keep images in 8 bits: a quarter of the memory, rounded colours."""
+    progress_every: int = 50
+    """Steps between reports of progress."""
+    save_every: int = 500
+    """Steps between checkpoints."""
+    rates: LearningRates = LearningRates()
+    losses: LossWeights = LossWeights()
+    relocation: Relocation = Relocation()
+
+    def __post_init__(self):
+        """Resolves the horizon and checks ranges; raises `ValueError` naming the setting."""
+        if self.horizon == 0:
+            object.__setattr__(self, "horizon", self.steps)
+        for name in (
+            "steps",
+            "horizon",
+            "spheres",
+            "views_per_step",
+            "progress_every",
+            "save_every",
+        ):
+            _want(getattr(self, name) >= 1, name, getattr(self, name), ">= 1")
+        _want(0 <= self.seed < 2**32, "seed", self.seed, "0 to 2^32 - 1")
+        _want(self.kind in ("alpha", "softmax"), "kind", self.kind, "alpha or softmax")
+        shaders = ("plain", "harmonics", "mlp")
+        _want(self.shader in shaders, "shader", self.shader, "plain, harmonics or mlp")
+        ways = ("random", "consistent")
+        _want(self.initialization in ways, "initialization", self.initialization, "one of them")
+        _want(1e-5 <= self.gamma <= 1, "gamma", self.gamma, "1e-5 to 1")
+        _want(0 <= self.degree <= 3, "degree", self.degree, "0 to 3")
+        _want(0 < self.opacity < 1, "opacity", self.opacity, "between 0 and 1")
+        _want(0 <= self.view_dropout <= 1, "view_dropout", self.view_dropout, "0 to 1")
+        late = self.view_start < self.view_full
+        _want(late, "view_full", self.view_full, f"more than view_start, {self.view_start}")
+        colors = len(self.background) == 3 and all(0 <= c <= 1 for c in self.background)
+        _want(colors, "background", self.background, "three values in [0, 1]")
+        for name, rate in dataclasses.asdict(self.rates).items():
+            _want(math.isfinite(rate) and rate > 0, f"rates.{name}", rate, "> 0")
+        for name, weight in dataclasses.asdict(self.losses).items():
+            _want(math.isfinite(weight) and weight >= 0, f"losses.{name}", weight, ">= 0")
+        _want(self.losses.d_ssim <= 1, "losses.d_ssim", self.losses.d_ssim, "0 to 1")
+        _want(self.relocation.every >= 0, "relocation.every", self.relocation.every, ">= 0")
+        share = self.relocation.share
+        _want(0 < share <= 1, "relocation.share", share, "above 0, at most 1")
+
+    @classmethod
+    def preset(cls, name: Preset, **changes: Any) -> "FitSettings":
+        """Returns settings for a class of machine.
+
+        Args:
+            name: "cpu" fits 15 000 spheres to views of about 200 x 200 pixels in minutes on two
+                cores; "gpu" 200 000 spheres to views of about 1000 x 1000.
+            **changes: Settings to use instead of the preset's.
+
+        Raises:
+            ValueError: If there is no such preset.
+        """
+        if name == "cpu":
+            return cls(**changes)
+        if name == "gpu":
+            gpu: dict[str, Any] = {
+                "steps": 10_000,
+                "spheres": 200_000,
+                "degree": 2,
+                "rates": LearningRates(centers=5e-4),
+            }
+            return cls(**(gpu | changes))
+        raise ValueError(f"preset: got {name!r}, want 'cpu' or 'gpu'")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns nested dictionaries of numbers, strings and lists, fit for JSON and YAML."""
+        fields = dataclasses.asdict(self)
+        return {**fields, "background": list(self.background)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "FitSettings":
+        """Rebuilds settings from `to_dict`'s result.
+
+        Raises:
+            ValueError: If a name is unknown or a value is out of range.
+        """
+        groups = {"rates": LearningRates, "losses": LossWeights, "relocation": Relocation}
+        values = dict(values)
+        for name, group in groups.items():
+            if name in values:
+                values[name] = _build(group, values[name], f"{name}.")
+        if "background" in values:
+            values["background"] = tuple(values["background"])
+        return _build(cls, values, "")
+
+
+def _build(cls: type, values: Mapping[str, Any], prefix: str) -> Any:
+    unknown = sorted(set(values) - {field.name for field in dataclasses.fields(cls)})
+    if unknown:
+        names = ", ".join(prefix + name for name in unknown)
+        raise ValueError(f"settings: unknown {names}; were they written by another version?")
+    return cls(**values)
+
+
+def _want(holds: bool, name: str, got: Any, wanted: str) -> None:
+    if not holds:
+        raise ValueError(f"{name}: got {got}, want {wanted}")

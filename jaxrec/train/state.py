@@ -1,0 +1,67 @@
+"""Everything that a training step changes."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Bool, Int, Key
+
+from .._typing import pytree
+from .model import SphereModel, blank_model
+from .optimizer import make_optimizer
+from .settings import FitSettings
+
+
+@pytree()
+@dataclasses.dataclass(frozen=True, eq=False)
+class FitState:
+    """A fit at one step, as a pytree of arrays. The frame order follows from seed and step.
+
+    Attributes:
+        params: The model's trained parameters, as nested dictionaries by attribute name.
+        alive: Which spheres exist.
+        optimizer: Optax's state.
+        step: Number of steps done.
+        key: Randomness; each step folds its number into it, so it never changes.
+    """
+
+    params: Any
+    alive: Bool[Array, " spheres"]
+    optimizer: Any
+    step: Int[Array, ""]
+    key: Key[Array, ""]
+
+    @classmethod
+    def create(cls, model: SphereModel, settings: FitSettings) -> "FitState":
+        """Starts from a model at step 0. The model's arrays are copied, so it stays usable."""
+        params = nnx.to_pure_dict(nnx.state(model, nnx.Param))
+        params = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), params)
+        return cls(
+            params=params,
+            alive=jnp.array(model.alive[...], copy=True),
+            optimizer=make_optimizer(settings.rates, settings.horizon).init(params),
+            step=jnp.zeros((), jnp.int32),
+            key=jax.random.key(settings.seed),
+        )
+
+    @classmethod
+    def template(cls, settings: FitSettings) -> "FitState":
+        """Returns the shapes and dtypes of a fit's state, without its values."""
+        return jax.eval_shape(lambda: cls.create(blank_model(settings), settings))
+
+    def model(self, settings: FitSettings) -> SphereModel:
+        """Returns the model with the state's parameters, for inspection and rendering."""
+        return nnx.merge(graph(settings), self.params, {"alive": self.alive})
+
+
+def graph(settings: FitSettings) -> nnx.GraphDef:
+    """Returns the static part of the model: hashable, and equal for equal settings."""
+    return nnx.split(nnx.eval_shape(lambda: blank_model(settings)), nnx.Param, ...)[0]
+
+
+def finite(state: FitState) -> bool:
+    """Tells whether all parameters are finite. Reads them back to the host."""
+    return all(bool(np.all(np.isfinite(leaf))) for leaf in jax.tree.leaves(state.params))

@@ -1,0 +1,133 @@
+"""Shaders: one table of variants, one contract."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxrec.shading import PlainColor, SphericalHarmonics, ViewMLP, harmonics_basis
+
+SHADERS = {
+    "plain": PlainColor,
+    "harmonics-0": lambda: SphericalHarmonics(0),
+    "harmonics-1": lambda: SphericalHarmonics(1),
+    "harmonics-2": lambda: SphericalHarmonics(2),
+    "harmonics-3": lambda: SphericalHarmonics(3),
+    "mlp": lambda: ViewMLP(rngs=nnx.Rngs(0)),
+    "mlp-no-extra": lambda: ViewMLP(extra=0, degree=0, rngs=nnx.Rngs(0)),
+}
+EPSILON = float(jnp.finfo(jnp.float32).eps)
+
+
+@pytest.fixture(params=SHADERS)
+def shader(request):
+    return SHADERS[request.param]()
+
+
+def unit_vectors(key, shape):
+    vectors = jax.random.normal(key, (*shape, 3))
+    return vectors / jnp.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
+def trained(shader):
+    """The shader with weights that do something: the last layer starts at zero."""
+    weights = nnx.state(shader, nnx.Param)
+    leaves, tree = jax.tree.flatten(weights)
+    keys = jax.random.split(jax.random.key(1), max(len(leaves), 1))
+    drawn = [jax.random.normal(k, leaf.shape) for k, leaf in zip(keys, leaves, strict=False)]
+    nnx.update(shader, jax.tree.unflatten(tree, drawn))
+    return shader
+
+
+def test_starts_with_the_given_colors_from_everywhere(shader, key):
+    keys = jax.random.split(key, 3)
+    colors = jax.random.uniform(keys[0], (7, 3))
+    features = shader.initial_features(colors, keys[1])
+    assert features.shape == (7, shader.channels)
+    shown = shader(features, jnp.ones(7), unit_vectors(keys[2], (7,)))
+    np.testing.assert_allclose(shown, colors, atol=8 * EPSILON)
+
+
+def test_color_is_premultiplied(shader, key):
+    keys = jax.random.split(key, 3)
+    colors = jax.random.uniform(keys[0], (5, 3))
+    features = shader.initial_features(colors, keys[1])
+    alpha = jnp.linspace(0, 1, 5)
+    shown = shader(alpha[:, None] * features, alpha, unit_vectors(keys[2], (5,)))
+    np.testing.assert_allclose(shown, alpha[:, None] * colors, atol=8 * EPSILON)
+
+
+def test_shows_nothing_where_nothing_is(shader, key):
+    directions = unit_vectors(key, (2, 4))
+    shown = trained(shader)(jnp.zeros((2, 4, shader.channels)), jnp.zeros((2, 4)), directions)
+    np.testing.assert_array_equal(shown, np.zeros((2, 4, 3)))
+
+
+def test_no_view_weight_no_view_dependence(shader, key):
+    keys = jax.random.split(key, 2)
+    features = jax.random.normal(keys[0], (1, shader.channels))
+    features = jnp.broadcast_to(features, (6, shader.channels))
+    shown = trained(shader)(features, jnp.ones(6), unit_vectors(keys[1], (6,)), 0.0)
+    np.testing.assert_allclose(shown, np.broadcast_to(shown[:1], (6, 3)), atol=8 * EPSILON)
+
+
+def test_gradients_are_finite_and_reach_every_weight(shader, key):
+    keys = jax.random.split(key, 3)
+    features = jax.random.normal(keys[0], (20, shader.channels))
+    directions = unit_vectors(keys[1], (20,))
+    graph, weights = nnx.split(trained(shader))
+
+    def total(weights, features, directions):
+        color = nnx.merge(graph, weights)(features, jnp.full(20, 0.5), directions)
+        return (color * jax.random.normal(keys[2], color.shape)).sum()
+
+    gradients = jax.jit(jax.grad(total, argnums=(0, 1)))(weights, features, directions)
+    for leaf in jax.tree.leaves(gradients):
+        assert np.all(np.isfinite(leaf)) and np.any(leaf)
+
+
+@pytest.mark.parametrize("degree", [0, 1, 2, 3])
+def test_harmonics_are_orthonormal(degree):
+    # Gauss-Legendre in z times even spacing in azimuth is exact for these polynomials.
+    nodes, weights = np.polynomial.legendre.leggauss(8)
+    azimuth = np.arange(16) * 2 * np.pi / 16
+    z = np.repeat(nodes, 16)
+    radius = np.sqrt(1 - z * z)
+    x, y = radius * np.tile(np.cos(azimuth), 8), radius * np.tile(np.sin(azimuth), 8)
+    values = harmonics_basis(jnp.asarray(np.stack([x, y, z], -1), jnp.float32), degree)
+    measure = np.repeat(weights, 16) * 2 * np.pi / 16
+    gram = np.einsum("ni,nj,n->ij", values, values, measure)
+    np.testing.assert_allclose(gram, np.eye((degree + 1) ** 2), atol=1e-6)
+
+
+def test_blending_coefficients_blends_colors(key):
+    shader = SphericalHarmonics(3)
+    keys = jax.random.split(key, 3)
+    features = jax.random.normal(keys[0], (4, shader.channels))
+    weights = jax.random.uniform(keys[1], (4,)) / 4
+    direction = unit_vectors(keys[2], ())
+    each = shader(features, jnp.ones(4), jnp.broadcast_to(direction, (4, 3)))
+    once = shader(weights @ features, weights.sum(), direction)
+    np.testing.assert_allclose(once, weights @ each, atol=1e-5)
+
+
+def test_residual_is_bounded(key):
+    shader = trained(ViewMLP(limit=0.25, rngs=nnx.Rngs(0)))
+    features = 100 * jax.random.normal(key, (50, shader.channels))
+    shown = shader(features, jnp.ones(50), unit_vectors(key, (50,)))
+    assert np.max(np.abs(shown - features[:, :3])) <= 0.25 + 100 * EPSILON
+
+
+def test_runs_in_float64(x64, key):
+    for shader in (SphericalHarmonics(2), ViewMLP(dtype=jnp.float64, rngs=nnx.Rngs(0))):
+        features = jnp.ones((2, shader.channels), jnp.float64)
+        directions = jnp.asarray(np.eye(3)[:2])
+        assert shader(features, jnp.ones(2, jnp.float64), directions).dtype == jnp.float64
+
+
+def test_wrong_sizes_are_named():
+    with pytest.raises(ValueError, match="degree: got 4, want 0 to 3"):
+        SphericalHarmonics(4)
+    with pytest.raises(ValueError, match="hidden=0"):
+        ViewMLP(hidden=0, rngs=nnx.Rngs(0))
