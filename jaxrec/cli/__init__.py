@@ -1,0 +1,1 @@
+"""The `jaxrec` command: arguments become calls of `data`, `train` and `io`."""

@@ -1,0 +1,79 @@
+"""`jaxrec fit`: a capture becomes a scene in a run folder."""
+
+import dataclasses
+import pathlib
+import shlex
+from collections.abc import Callable, Sequence
+from typing import Annotated, Literal
+
+import tyro
+
+from ..data import open_capture
+from ..train import FitSettings
+from .fitting import begun_settings, fit_run, make_config
+from .run_folder import RunConfig, RunFolder
+
+
+def make_fit_command(arguments: Sequence[str]) -> Callable[..., Callable[[], None]]:
+    """Makes the command, with the settings of the preset among the arguments as its defaults."""
+    defaults = FitSettings.preset("gpu" if _typed(arguments, "--preset") == "gpu" else "cpu")
+
+    def fit_command(
+        data: tyro.conf.Positional[pathlib.Path],
+        *,
+        out: pathlib.Path,
+        preset: Literal["cpu", "gpu"] = "cpu",
+        downscale: int = 1,
+        settings: Annotated[FitSettings, tyro.conf.arg(name="")] = defaults,
+    ) -> Callable[[], None]:
+        """Fits spheres to a capture and measures them on its held-out views.
+
+        The same command goes on with a run that was stopped, with more --steps also with a
+        finished one.
+
+        Args:
+            data: Folder of a capture (NeRF-synthetic, instant-ngp or nerfstudio), or its json.
+            out: Run folder to make, or to go on with.
+            preset: Machine to suit; the defaults below are those of the preset that is typed.
+            downscale: Take images this many times smaller.
+            settings: How to fit. Without --horizon it is --steps of the first such command.
+        """
+        if _typed(arguments, "--horizon") is None:
+            begun = begun_settings(out)
+            horizon = settings.steps if begun is None else begun.horizon
+            settings = dataclasses.replace(settings, horizon=horizon)
+        config = make_config(out, data, downscale=downscale, preset=preset, settings=settings)
+        resume = shlex.join(["jaxrec", *arguments])
+        return lambda: fit_capture(data, RunFolder(out), config, settings, resume)
+
+    return fit_command
+
+
+def fit_capture(
+    data: pathlib.Path, run: RunFolder, config: RunConfig, settings: FitSettings, resume: str
+) -> None:
+    """Opens a capture, fits it in a run folder and evaluates the result.
+
+    Args:
+        data: The capture.
+        run: Where everything is written.
+        config: What was asked.
+        settings: How to fit.
+        resume: What to type to go on, told when a signal interrupts.
+    """
+    run.check(config)
+    capture = open_capture(data, downscale=config.downscale)
+    for message in capture.messages:
+        print(message)
+    with run.claimed(config):
+        fit_run(run, capture, settings, resume)
+
+
+def _typed(arguments: Sequence[str], option: str) -> str | None:
+    """What was typed for an option, or None."""
+    for index, argument in enumerate(arguments):
+        if argument == option:
+            return next(iter(arguments[index + 1 :]), "")
+        if argument.startswith(option + "="):
+            return argument.removeprefix(option + "=")
+    return None

@@ -1,0 +1,242 @@
+"""A fit inside a run folder: begun or resumed, saved now and then, stopped by signals."""
+
+import contextlib
+import dataclasses
+import math
+import pathlib
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from .. import __version__
+from ..data import Capture
+from ..io import Checkpoints
+from ..train import (
+    FitSettings,
+    FitState,
+    FittedScene,
+    SceneNormalizer,
+    fit,
+    make_record,
+    read_record,
+    start,
+)
+from .errors import CommandError, Interrupted
+from .evaluation import evaluate_held_out, report
+from .progress import Progress
+from .run_folder import RunConfig, RunFolder, check_space
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """A fit at one step, with how long it took to get there."""
+
+    state: FitState
+    settings: FitSettings
+    normalizer: SceneNormalizer
+    seconds: float
+    saved: bool = False
+    messages: Sequence[str] = ()
+
+    @property
+    def step(self) -> int:
+        """Number of steps done. The state must not have been donated."""
+        return int(self.state.step)
+
+
+def make_config(
+    out: pathlib.Path,
+    data: pathlib.Path,
+    *,
+    downscale: int,
+    preset: str,
+    settings: FitSettings,
+) -> RunConfig:
+    """Describes the run in the folder `out`; data that lies in there moves with it.
+
+    Raises:
+        ValueError: If `downscale` is not positive.
+    """
+    if downscale < 1:
+        raise ValueError(f"downscale: got {downscale}, want >= 1")
+    data, folder = data.resolve(), out.resolve()
+    inside = data.is_relative_to(folder)
+    return RunConfig(
+        data=str(data.relative_to(folder) if inside else data),
+        downscale=downscale,
+        preset=preset,
+        settings=settings.to_dict(),
+        version=__version__,
+    )
+
+
+def begun_settings(out: pathlib.Path) -> FitSettings | None:
+    """Reads the settings of the run in a folder, or None if no run has been begun there.
+
+    Raises:
+        CommandError: If they cannot be read.
+    """
+    run = RunFolder(out)
+    if not run.config_file.exists():
+        return None
+    config = run.read_config()
+    with _as_command_error(run.config_file):
+        return FitSettings.from_dict(config.settings)
+
+
+def fit_run(run: RunFolder, capture: Capture, settings: FitSettings, resume: str) -> dict[str, Any]:
+    """Begins, resumes or finds finished the fit of a run, and evaluates it.
+
+    Args:
+        run: Where everything is written; claimed by this process.
+        capture: What to fit, and what is held out.
+        settings: How to fit.
+        resume: What to type to go on, told when a signal interrupts.
+
+    Returns:
+        What `summary.json` holds.
+
+    Raises:
+        CommandError: If the settings do not work out.
+        Interrupted: If SIGINT or SIGTERM came; the state is saved.
+    """
+    began = time.monotonic()
+    point = restore(run, settings)
+    for message in () if point is None else point.messages:
+        print(message)
+    if point is None:
+        with _as_command_error():
+            state, normalizer = start(capture.train, settings)
+        point = Point(state, settings, normalizer, seconds=0.0)
+    if point.step < settings.steps:
+        if point.step > 0:
+            print(f"going on at step {point.step}")
+        run.truncate_metrics(point.step)
+        # The time to read a checkpoint or to make the first spheres belongs to the fit.
+        point = dataclasses.replace(point, seconds=point.seconds + time.monotonic() - began)
+        point = _continue(run, point, capture, resume)
+    else:
+        print(f"{run.path}: finished already, at step {point.step}; more --steps go further")
+    scene = FittedScene(point.state, settings, point.normalizer)
+    summary = evaluate_held_out(run, scene, capture, seconds=point.seconds)
+    print(report(run, summary))
+    return summary
+
+
+def restore(run: RunFolder, settings: FitSettings | None = None) -> Point | None:
+    """Reads the newest whole checkpoint of a run.
+
+    Args:
+        run: The run.
+        settings: Its settings; those of the checkpoint if None.
+
+    Returns:
+        The state, or None if there is no checkpoint yet.
+
+    Raises:
+        CheckpointError: If all checkpoints are damaged.
+        CommandError: If the checkpoint is that of another version.
+    """
+    checkpoints = Checkpoints(run.checkpoints)
+    if not checkpoints.steps():
+        return None
+    with _as_command_error(run.checkpoints):
+        found = checkpoints.restore(
+            lambda record: FitState.template(settings or read_record(record)[0])
+        )
+        saved_settings, normalizer = read_record(found.record)
+    return Point(
+        state=found.tree,
+        settings=settings or saved_settings,
+        normalizer=normalizer,
+        seconds=found.record["seconds"],
+        saved=True,
+        messages=found.messages,
+    )
+
+
+def _continue(run: RunFolder, point: Point, capture: Capture, resume: str) -> Point:
+    """Fits from a point to the end, or until a signal comes."""
+    checkpoints = Checkpoints(run.checkpoints)
+    settings = point.settings
+    began = time.monotonic() - point.seconds
+    saved, seconds = point.step if point.saved else -1, point.seconds
+    progress = Progress(settings.steps, point.step)
+
+    def save(step: int, state: FitState) -> None:
+        nonlocal saved, seconds
+        seconds = time.monotonic() - began
+        # Orbax leaves parts behind, and its threads complain, when the disk fills up meanwhile.
+        check_space(run.path, sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + 2**16)
+        record = make_record(settings, point.normalizer)
+        checkpoints.save(step, state, {**record, "seconds": seconds})
+        saved = step
+
+    def on_step(step: int, state: FitState) -> None:
+        if step % settings.save_every == 0:
+            save(step, state)
+
+    def on_progress(step: int, metrics: Mapping[str, float]) -> None:
+        if not math.isfinite(metrics["loss"]):
+            raise CommandError(
+                f"{run.path}: the loss is not finite at step {step}; checkpoints up to step "
+                f"{max(saved, 0)} are kept: fit into another --out with lower --rates"
+            )
+        elapsed = round(time.monotonic() - began, 3)
+        run.append_metrics({"step": step, **metrics, "seconds": elapsed})
+        progress.show(step, metrics)
+
+    with contextlib.closing(progress), _signals() as received:
+        scene = fit(
+            capture.train,
+            settings,
+            state=point.state,
+            normalizer=point.normalizer,
+            on_step=on_step,
+            on_progress=on_progress,
+            should_stop=lambda: bool(received),
+        )
+        step = int(scene.state.step)
+        if step != saved:
+            save(step, scene.state)
+    if received:
+        raise Interrupted.at_step(received[0], step, resume)
+    return Point(scene.state, settings, point.normalizer, seconds)
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collects SIGINT and SIGTERM; the second one has its usual, immediate effect."""
+    received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    usual = {number: signal.getsignal(number) for number in numbers}
+
+    def receive(number: int, frame: object) -> None:
+        received.append(number)
+        for each, handler in usual.items():
+            signal.signal(each, handler)
+
+    for number in numbers:
+        signal.signal(number, receive)
+    try:
+        yield received
+    finally:
+        for number, handler in usual.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _as_command_error(place: pathlib.Path | None = None) -> Iterator[None]:
+    """Turns the library's complaint about a value into one line."""
+    try:
+        yield
+    except ValueError as error:
+        where = "" if place is None else f"{place}: "
+        raise CommandError(f"{where}{error}") from error

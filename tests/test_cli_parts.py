@@ -1,0 +1,197 @@
+"""The parts of the `jaxrec` command: run folder, progress, contact sheet, camera path, errors."""
+
+import errno
+import io
+import json
+import os
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrec.cli.camera_path import spiral
+from jaxrec.cli.contact_sheet import LABEL_HEIGHT, Row, choose_rows, contact_sheet
+from jaxrec.cli.errors import CommandError, describe
+from jaxrec.cli.progress import Progress
+from jaxrec.cli.run_folder import RunConfig, RunFolder, replace_file
+from jaxrec.data import CaptureError
+from jaxrec.data.camera_file import read_cameras
+from jaxrec.sensors import PinholeCamera, look_at
+
+
+def metrics(run):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_full_disk_is_one_line_and_keeps_the_old_file(tmp_path):
+    file = tmp_path / "summary.json"
+    file.write_text("old")
+
+    def fill_up(temporary):
+        temporary.write_text("ne")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(OSError) as caught:
+        replace_file(file, fill_up)
+    assert describe(caught.value) == (
+        f"{file}: no space left on the disk; free some and type the same command again"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
+    assert file.read_text() == "old"
+
+
+def test_a_run_is_fitted_by_one_process_at_a_time(tmp_path):
+    run = RunFolder(tmp_path / "run")
+    config = RunConfig("/data", 1, "cpu", {"steps": 5}, "0")
+    with run.claimed(config):
+        with pytest.raises(CommandError, match="another process"), run.claimed(config):
+            pass
+    with run.claimed(config):
+        pass
+
+
+def test_describe_leaves_defects_alone():
+    assert describe(TypeError("a defect")) is None
+    assert (
+        describe(CaptureError("a.json", "w", "found 1", "want 2")) == "a.json: w: found 1; want 2"
+    )
+    missing = FileNotFoundError(errno.ENOENT, "No such file or directory", "a.png")
+    assert (
+        describe(missing) == "a.png: No such file or directory; check the path and its permissions"
+    )
+    wrapped = RuntimeError("failed: No space left on device [os_error_code='28']")
+    assert "no space left on the disk" in str(describe(wrapped))
+
+
+def test_progress_writes_whole_lines_where_there_is_no_terminal():
+    stream = io.StringIO()
+    progress = Progress(100, 0, stream=stream, pause=3600.0)
+    for step in (10, 20, 30, 100):
+        progress.show(step, {"loss": 0.5, "psnr": 21.5, "spheres": 7.0})
+    progress.close()
+    lines = stream.getvalue().splitlines()
+    assert [line.split("  ")[0] for line in lines] == ["step 10/100", "step 100/100"]
+    for part in ("loss 0.5000", "PSNR 21.50 dB", "7 spheres", "it/s", "ETA 00:00"):
+        assert part in lines[-1]
+    assert "\r" not in stream.getvalue() and "\x1b" not in stream.getvalue()
+
+
+def test_progress_rewrites_one_line_on_a_terminal():
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    stream = Terminal()
+    progress = Progress(3, 0, stream=stream)
+    for step in (1, 2, 3):
+        progress.show(step, {"loss": 0.5, "psnr": 21.5, "spheres": 7.0})
+    progress.close()
+    assert stream.getvalue().count("\r") == 3
+    assert stream.getvalue().count("\n") == 1 and stream.getvalue().endswith("\n")
+
+
+def test_metrics_are_cut_to_the_restored_step(tmp_path):
+    run = RunFolder(tmp_path)
+    for step in (10, 20, 30):
+        run.append_metrics({"step": step, "loss": 0.5})
+    with run.metrics_file.open("a") as file:
+        file.write('{"step": 1')
+    run.truncate_metrics(20)
+    assert [line["step"] for line in metrics(tmp_path)] == [10, 20]
+    run.truncate_metrics(-1)
+    assert run.metrics_file.read_text() == ""
+
+
+def test_only_what_no_step_depends_on_may_change():
+    settings = {"steps": 5, "save_every": 2, "progress_every": 1, "rates": {"centers": 0.1}}
+    config = RunConfig("/data", 1, "cpu", settings, "0")
+    raised = RunConfig("/data", 1, "demo", {**settings, "steps": 9, "save_every": 3}, "1")
+    assert config.differences(raised) == []
+    other = RunConfig("/data", 2, "cpu", {**settings, "rates": {"centers": 0.2}}, "0")
+    assert config.differences(other) == ["downscale 1, not 2", "rates.centers 0.1, not 0.2"]
+
+
+def test_the_contact_sheet_shows_truth_render_and_error():
+    truth = np.full((12, 20, 3), 0.25, np.float32)
+    render = truth.copy()
+    render[:, 10:] = 1.0
+    sheet = contact_sheet([Row("a very long name of a view", truth, render, 9.5)])
+    top = 6 + LABEL_HEIGHT
+    columns = [sheet[top : top + 12, left : left + 20] for left in (6, 32, 58)]
+    np.testing.assert_array_equal(columns[0], 64)
+    np.testing.assert_array_equal(columns[1][:, 10:], 255)
+    np.testing.assert_array_equal(columns[2][:, :10], 0)
+    np.testing.assert_array_equal(columns[2][:, 10:], 255)
+
+
+@pytest.mark.parametrize("count", [1, 8, 9, 200])
+def test_the_worst_view_is_on_the_sheet(count):
+    psnr = np.linspace(20, 30, count)
+    psnr[count // 3] = 5.0
+    rows = choose_rows(list(psnr))
+    assert count // 3 in rows and min(count, 7) <= len(rows) <= 8
+    assert rows == sorted(set(rows))
+
+
+def camera(eye, target=(0.0, 0.0, 0.0), up=(0.0, 0.0, 1.0)):
+    pose = look_at(*(np.asarray(vector, np.float32) for vector in (eye, target, up)))
+    focal = np.full(2, 30, np.float32)
+    return PinholeCamera(pose, focal, np.full(2, 16, np.float32), width=32, height=32)
+
+
+def test_the_spiral_goes_round_what_all_cameras_look_at():
+    angle = 2 * np.pi * np.arange(10) / 10
+    around = [camera((3 * np.cos(a) + 1, 3 * np.sin(a), 1.0), target=(1, 0, 0)) for a in angle]
+    poses = [np.asarray(c.world_from_camera) for c in spiral(around, 16)]
+    for pose in poses:
+        offset = pose[:3, 3] - [1, 0, 0]
+        np.testing.assert_allclose(np.linalg.norm(offset), np.sqrt(10), rtol=1e-3)
+        np.testing.assert_allclose(pose[:3, 2], -offset / np.sqrt(10), atol=1e-3)
+        assert pose[2, 1] < 0  # y is down
+    azimuth = np.unwrap([np.arctan2(p[1, 3], p[0, 3] - 1) for p in poses])
+    np.testing.assert_allclose(np.abs(np.diff(azimuth)), 2 * np.pi / 16, rtol=1e-3)
+
+
+def test_the_spiral_stays_near_cameras_that_look_one_way(key):
+    eyes = np.asarray(jax.random.uniform(key, (9, 3), minval=-0.3, maxval=0.3)) + [0, -4, 0]
+    parallel = [camera(eye, target=eye + [0, 1, 0]) for eye in eyes]
+    converging = [camera(eye) for eye in eyes]
+    for cameras in (parallel, converging, converging[:1]):
+        for view in spiral(cameras, 5):
+            pose = np.asarray(view.world_from_camera)
+            assert np.all(np.abs(pose[:3, 3] - [0, -4, 0]) < 0.4)
+            assert pose[1, 2] > 0.8
+
+
+def test_given_poses_take_over_what_they_do_not_say(tmp_path):
+    default = camera((0, -4, 0))
+    matrix = np.eye(4).tolist()
+    file = tmp_path / "poses.json"
+    file.write_text(json.dumps({"frames": [{"transform_matrix": matrix}]}))
+    (found,) = read_cameras(file, default)
+    assert (found.width, found.height) == (32, 32)
+    np.testing.assert_array_equal(found.focal, default.focal)
+    np.testing.assert_array_equal(found.world_from_camera, np.diag([1.0, -1, -1, 1]))
+    file.write_text(json.dumps({"w": 64, "h": 16, "frames": [{"transform_matrix": matrix}]}))
+    (found,) = read_cameras(file, default)
+    assert (found.width, found.height) == (64, 16)
+    np.testing.assert_array_equal(found.focal, [60, 15])
+    angle = {"camera_angle_x": 2 * np.arctan(1.0), "w": 8, "h": 8}
+    file.write_text(json.dumps({"frames": [{"transform_matrix": matrix, **angle}]}))
+    np.testing.assert_allclose(read_cameras(file, default)[0].focal, [4, 4], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "document, wanted",
+    [
+        ({"frames": []}, "found no frame"),
+        ({"fl_x": 5, "frames": [{"transform_matrix": np.eye(4).tolist()}]}, "unknown size"),
+        ({"w": 5, "frames": [{"transform_matrix": np.eye(4).tolist()}]}, "give both w and h"),
+        ({"frames": [{"transform_matrix": np.zeros((4, 4)).tolist()}]}, "transform_matrix"),
+    ],
+)
+def test_given_poses_that_say_too_little_are_refused(tmp_path, document, wanted):
+    file = tmp_path / "poses.json"
+    file.write_text(json.dumps(document))
+    with pytest.raises(CaptureError, match=wanted):
+        read_cameras(file, camera((0, -4, 0)))
