@@ -11,15 +11,21 @@ from typing import Any
 import jax
 
 
-def median_ms(function: Callable[[], Any], *, repeats: int = 20) -> float:
-    """Median wall time of a call, after compilation and two warm-ups, in milliseconds."""
+def queued_ms(function: Callable[[], Any], *, calls: int = 20, repeats: int = 5) -> float:
+    """Device time of a call in milliseconds, after compilation and two warm-ups.
+
+    The median over repeats of the wall time of queued calls, divided by how many they are:
+    waiting for each call alone would measure dispatch. On a CPU every call is run by itself.
+    """
+    calls, repeats = (1, calls) if jax.default_backend() == "cpu" else (calls, repeats)
     for _ in range(2):
         jax.block_until_ready(function())
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
-        jax.block_until_ready(function())
-        times.append(time.perf_counter() - start)
+        results = [function() for _ in range(calls)]
+        jax.block_until_ready(results)
+        times.append((time.perf_counter() - start) / calls)
     return 1e3 * statistics.median(times)
 
 

@@ -62,9 +62,13 @@ def dispatch(native: Callable[..., Any], reference: Callable[..., Any], *args: A
     """Calls `native` on the platforms that have kernels and `reference` elsewhere.
 
     The choice is made when the program is lowered, so one traced function may run on several
-    platforms. Both callables must return the same shapes and dtypes.
+    platforms. `native` gets the platform's library before the arguments. All must return the same
+    shapes and dtypes.
     """
-    branches = {platform.lower(): native for platform in modules()}
+    branches = {
+        platform.lower(): functools.partial(native, module)
+        for platform, module in modules().items()
+    }
     if not branches:
         return reference(*args)
     return lax.platform_dependent(*args, default=reference, **branches)

@@ -30,8 +30,14 @@ JAXREC_HD bool Not(bool mask) { return !mask; }
 JAXREC_HD float Sqrt(float x) { return sqrtf(x); }
 JAXREC_HD float Max(float a, float b) { return a > b ? a : b; }
 JAXREC_HD float Min(float a, float b) { return a < b ? a : b; }
+#ifdef __CUDA_ARCH__
+// Of weights: relative errors of a few 1e-7 times |x|, of which only small |x| matter.
+JAXREC_HD float Exp(float x) { return __expf(x); }
+JAXREC_HD float Log(float x) { return __logf(x); }
+#else
 JAXREC_HD float Exp(float x) { return expf(x); }
 JAXREC_HD float Log(float x) { return logf(x); }
+#endif
 
 // Natural logarithm of x rounded down to a power of two; -88 for 0. x is not negative.
 JAXREC_HD float FloorLog(float x) {

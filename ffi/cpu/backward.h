@@ -63,7 +63,7 @@ inline void LoadPixels(const View& view, const BlockOptions& options, const Chun
       p.first[lane] = view.normalizer[2 * pixel];
       p.second[lane] = view.normalizer[2 * pixel + 1];
       p.last[lane] = view.last[pixel];
-      p.level[lane] = At(view.level, view, pixel, 0);
+      p.level[lane] = At(view.level, view, pixel, options.kind);
       p.d_depth[lane] = At(view.d_depth, view, pixel, 0);
       p.d_alpha[lane] = At(view.d_alpha, view, pixel, 0);
       for (int c = 0; c < view.channels; ++c)

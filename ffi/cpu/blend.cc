@@ -156,8 +156,8 @@ ffi::Error Guard(F f) noexcept {
 ffi::Error Forward(ffi::ThreadPool pool, F32 centers, F32 radii, F32 opacities, F32 features,
                    F32 origins, F32 directions, F32 footprint, F32 background, F32 limits,
                    F32Result out_features, F32Result out_depth, F32Result out_alpha, S32Result ids,
-                   S32Result counts, F32Result normalizer, S32Result last, std::int32_t kind,
-                   std::int32_t stop, float logit_stop, float min_transmittance,
+                   S32Result counts, F32Result normalizer, S32Result last, U8Result,
+                   std::int32_t kind, std::int32_t stop, float logit_stop, float min_transmittance,
                    std::int32_t tile) {
   const Inputs in = {centers, radii, opacities, features, origins, directions, footprint, limits};
   BlendShape s;
@@ -233,8 +233,9 @@ ffi::Error Backward(ffi::ThreadPool pool, F32 centers, F32 radii, F32 opacities,
                     S32 last, S32 ids, F32 d_features, F32 d_depth, F32 d_alpha, F32 level,
                     F32Result d_centers, F32Result d_radii, F32Result d_opacities,
                     F32Result d_sphere_features, F32Result d_origins, F32Result d_directions,
-                    std::int32_t kind, std::int32_t stop, float logit_stop, float min_transmittance,
-                    std::int32_t tile, std::int32_t need, std::int32_t gradient_hits) {
+                    U8Result, std::int32_t kind, std::int32_t stop, float logit_stop,
+                    float min_transmittance, std::int32_t tile, std::int32_t need,
+                    std::int32_t gradient_hits) {
   const Inputs in = {centers, radii, opacities, features, origins, directions, footprint, limits};
   BlendShape s;
   JAXREC_RETURN_IF_ERROR(BlendShape::Parse(
@@ -249,7 +250,7 @@ ffi::Error Backward(ffi::ThreadPool pool, F32 centers, F32 radii, F32 opacities,
   JAXREC_RETURN_IF_ERROR(Match(s, normalizer.dimensions(), {v, h, w, 2}, "normalizer"));
   JAXREC_RETURN_IF_ERROR(Match(s, last.dimensions(), {v, h, w}, "last"));
   JAXREC_RETURN_IF_ERROR(Match(s, ids.dimensions(), {v, h, w, -1}, "ids"));
-  JAXREC_RETURN_IF_ERROR(Match(s, level.dimensions(), {v, h, w}, "level"));
+  JAXREC_RETURN_IF_ERROR(Match(s, level.dimensions(), {v, h, w, 2}, "level"));
   BlockOptions options = {};
   options.kind = kind, options.stop = stop, options.tile = tile;
   options.logit_stop = logit_stop, options.min_transmittance = min_transmittance;
@@ -284,7 +285,7 @@ ffi::Error Backward(ffi::ThreadPool pool, F32 centers, F32 radii, F32 opacities,
       view.d_features = PixelsOf(s, d_features, true, b, k);
       view.d_depth = PixelsOf(s, d_depth, false, b, k);
       view.d_alpha = PixelsOf(s, d_alpha, false, b, k);
-      view.level = PixelsOf(s, level, false, b, k);
+      view.level = PixelsOf(s, level, true, b, k);
       view.d_origins = need & 16 ? d_origins->typed_data() + 3 * at : nullptr;
       view.d_directions = need & 32 ? d_directions->typed_data() + 3 * at : nullptr;
     }
@@ -315,6 +316,10 @@ ffi::Error Backward(ffi::ThreadPool pool, F32 centers, F32 radii, F32 opacities,
 
 const char* BuiltFor() { return Kernels().name; }
 
+std::int64_t BlendScratchBytes(std::int64_t, std::int64_t, std::int64_t, std::int64_t) {
+  return 0;  // scratch on the CPU is the threads' own
+}
+
 }  // namespace jaxrec
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxrecBlend, jaxrec::Forward,
@@ -336,6 +341,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxrecBlend, jaxrec::Forward,
                                   .Ret<jaxrec::S32>()  // counts
                                   .Ret<jaxrec::F32>()  // normalizer
                                   .Ret<jaxrec::S32>()  // last
+                                  .Ret<jaxrec::U8>()   // scratch
                                   .Attr<std::int32_t>("kind")
                                   .Attr<std::int32_t>("stop")
                                   .Attr<float>("logit_stop")
@@ -366,6 +372,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxrecBlendVjp, jaxrec::Backward,
                                   .Ret<jaxrec::F32>()  // d_features
                                   .Ret<jaxrec::F32>()  // d_origins
                                   .Ret<jaxrec::F32>()  // d_directions
+                                  .Ret<jaxrec::U8>()   // scratch
                                   .Attr<std::int32_t>("kind")
                                   .Attr<std::int32_t>("stop")
                                   .Attr<float>("logit_stop")

@@ -3,6 +3,8 @@
 #pragma once
 
 #include "cpu/simd.h"
+// The rest after it: see blocks.cc.
+#include "core/cone.h"
 #include "cpu/view.h"
 
 namespace jaxrec {
@@ -56,15 +58,7 @@ inline int LoadRays(const View& view, const Rect& rect, RayGroup* out) {
   return n;
 }
 
-// All valid rays start within `slack` of the origin, at most an angle off the axis.
-struct Cone {
-  float ox, oy, oz, nx, ny, nz;
-  float sine, cosine;
-  float slack;
-  bool empty;
-};
-
-// Neither acos nor small differences of cosines: the angle enters by its chord.
+// The cone of the groups' valid rays.
 inline Cone Bound(const RayGroup* groups, int n) {
   Cone cone = {};
   FloatLanes count = {}, nx = {}, ny = {}, nz = {}, ox = {}, oy = {}, oz = {};
@@ -109,31 +103,9 @@ inline Cone Bound(const RayGroup* groups, int n) {
     chord2 = chord[i] > chord2 ? chord[i] : chord2;
     shift2 = shift[i] > shift2 ? shift[i] : shift2;
   }
-  // 2 sin(theta / 2), widened by the rounding of the directions.
-  const float c = __builtin_sqrtf(chord2) * 1.00001f + 1e-6f;
-  const bool wide = aimless || c >= 2.0f;
-  cone.sine = wide ? 0.0f : c * __builtin_sqrtf(1.0f - 0.25f * c * c);
-  cone.cosine = wide ? -1.0f : 1.0f - 0.5f * c * c;
+  cone.SetChord(aimless ? 2.0f : __builtin_sqrtf(chord2));
   cone.slack = __builtin_sqrtf(shift2) * 1.00001f;
   return cone;
-}
-
-// A sphere stays iff the angle between its center and the axis is at most theta plus the angle
-// of its reach. With u the center, split along and across the axis, its distance to the cone's
-// surface is across cos(theta) - along sin(theta); behind the apex only its own size counts.
-inline IntLanes Touches(const Cone& cone, FloatLanes x, FloatLanes y, FloatLanes z,
-                        FloatLanes reach) {
-  const FloatLanes ux = x - cone.ox, uy = y - cone.oy, uz = z - cone.oz;
-  const FloatLanes along = ux * cone.nx + uy * cone.ny + uz * cone.nz;
-  const FloatLanes px = ux - along * cone.nx, py = uy - along * cone.ny, pz = uz - along * cone.nz;
-  const FloatLanes across = Sqrt(px * px + py * py + pz * pz);
-  const FloatLanes distance2 = along * along + across * across;
-  // The last term covers the rounding of all of the above.
-  const FloatLanes size =
-      (reach + cone.slack) * 1.00001f + 2e-6f * (Max(along, -along) + across) + 1e-30f;
-  const FloatLanes outside = across * cone.cosine - along * cone.sine;
-  const FloatLanes ahead = along * cone.cosine + across * cone.sine;
-  return (outside <= 0.0f) | ((outside <= size) & (ahead > 0.0f)) | (distance2 <= size * size);
 }
 
 // Keeps the candidates that touch the cone. `slot`, if not null, gets their positions in `in`.

@@ -64,6 +64,7 @@ struct View {
   std::int32_t* last;  // rank of the last drawn sphere, -1 for none
 
   // Backward: cotangents in; ray cotangents out (null if not needed).
+  // `level` is d_output . output and d_output . background: what the kinds weigh hits against.
   Pixels d_features, d_depth, d_alpha, level;
   float* d_origins;
   float* d_directions;

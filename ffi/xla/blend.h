@@ -16,6 +16,8 @@ using F32 = xla::ffi::Buffer<xla::ffi::F32>;
 using S32 = xla::ffi::Buffer<xla::ffi::S32>;
 using F32Result = xla::ffi::ResultBuffer<xla::ffi::F32>;
 using S32Result = xla::ffi::ResultBuffer<xla::ffi::S32>;
+using U8 = xla::ffi::Buffer<xla::ffi::U8>;
+using U8Result = xla::ffi::ResultBuffer<xla::ffi::U8>;
 using Dimensions = xla::ffi::Span<const std::int64_t>;
 
 // Sizes of one problem of the batch, and the batch itself.

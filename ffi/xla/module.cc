@@ -15,6 +15,7 @@ NB_MODULE(JAXREC_MODULE, m) {
     return targets;
   });
   m.def("built_for", &jaxrec::BuiltFor);
+  m.def("blend_scratch_bytes", &jaxrec::BlendScratchBytes);
   m.def("ffi_api", [] { return std::make_pair(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR); });
   m.attr("jaxlib") = JAXREC_JAXLIB;
 }

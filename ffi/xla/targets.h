@@ -2,6 +2,8 @@
 // lacks a kernel cannot be loaded.
 #pragma once
 
+#include <cstdint>
+
 #include "xla/ffi/api/ffi.h"
 
 #define JAXREC_TARGETS(X)           \
@@ -16,5 +18,9 @@ namespace jaxrec {
 
 // What the library was built for, for people: instruction sets or GPU architectures.
 const char* BuiltFor();
+
+// Bytes of the scratch result that one problem of blend needs on this platform.
+std::int64_t BlendScratchBytes(std::int64_t spheres, std::int64_t views, std::int64_t height,
+                               std::int64_t width);
 
 }  // namespace jaxrec

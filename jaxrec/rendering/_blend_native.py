@@ -1,6 +1,8 @@
 """The XLA custom calls of `blend`: shapes and attributes as the C++ handlers bind them."""
 
+import types
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -23,10 +25,20 @@ def _attributes(settings: BlendSettings) -> dict[str, np.generic]:
     }
 
 
-def blend_native(settings: BlendSettings, *operands: jax.Array) -> Sequence[jax.Array]:
+def _scratch(library: types.ModuleType, centers: jax.Array, origins: jax.Array) -> Any:
+    # Memory that XLA plans: a result that nobody reads.
+    views, height, width, _ = origins.shape
+    size = library.blend_scratch_bytes(centers.shape[0], views, height, width)
+    return _ffi.result(centers, (size,), np.uint8)
+
+
+def blend_native(
+    library: types.ModuleType, settings: BlendSettings, *operands: jax.Array
+) -> Sequence[jax.Array]:
     """Runs the forward kernel.
 
     Args:
+        library: The platform's kernels.
         settings: Static options.
         *operands: centers, radii, opacities, features, origins, directions, footprint,
             background, limits [4] = (near, far, gamma, background_depth).
@@ -45,22 +57,27 @@ def blend_native(settings: BlendSettings, *operands: jax.Array) -> Sequence[jax.
         _ffi.result(centers, grid, np.int32),
         _ffi.result(centers, (*grid, 2), np.float32),
         _ffi.result(centers, grid, np.int32),
+        _scratch(library, centers, origins),
     ]
     call = jax.ffi.ffi_call("jaxrec.blend.v1", results, vmap_method="expand_dims")
-    return call(*operands, **_attributes(settings))
+    return call(*operands, **_attributes(settings))[:-1]
 
 
 def blend_vjp_native(
-    settings: BlendSettings, need: tuple[bool, ...], *operands: jax.Array
+    library: types.ModuleType,
+    settings: BlendSettings,
+    need: tuple[bool, ...],
+    *operands: jax.Array,
 ) -> Sequence[jax.Array]:
     """Runs the backward kernel.
 
     Args:
+        library: The platform's kernels.
         settings: Static options.
         need: Which of centers, radii, opacities, features, origins, directions want a gradient.
         *operands: The forward's first seven operands and limits, then normaliser, last rank, ids,
-            d_features, d_depth, d_alpha and the level against which each hit's value is
-            weighed: the output itself (softmax) or the background (alpha), times d_output.
+            d_features, d_depth, d_alpha and, against which each hit's value is weighed,
+            d_output . output and d_output . background.
 
     Returns:
         Six gradients; those that are not needed have shape (0,).
@@ -70,7 +87,8 @@ def blend_vjp_native(
         for i, needed in zip((0, 1, 2, 3, 4, 5), need, strict=True)
     ]
     results = [_ffi.result(operands[0], shape, np.float32) for shape in shapes]
+    results.append(_scratch(library, operands[0], operands[4]))
     call = jax.ffi.ffi_call("jaxrec.blend_vjp.v1", results, vmap_method="expand_dims")
     mask = np.int32(sum(1 << i for i, needed in enumerate(need) if needed))
     hits = np.int32(settings.gradient_hits or 0)
-    return call(*operands, need=mask, gradient_hits=hits, **_attributes(settings))
+    return call(*operands, need=mask, gradient_hits=hits, **_attributes(settings))[:-1]

@@ -177,8 +177,8 @@ def _op(settings: BlendSettings):
 
 
 def _forward(settings: BlendSettings, operands) -> Sequence[jax.Array]:
-    def native(*operands):
-        return blend_native(settings, *operands[:8], jnp.stack(operands[8:]))
+    def native(library, *operands):
+        return blend_native(library, settings, *operands[:8], jnp.stack(operands[8:]))
 
     def reference(*operands):
         out = blend_reference(settings, *operands)
@@ -199,8 +199,8 @@ def _backward(settings, need, operands, outputs, cotangents) -> tuple:
     ]
     cotangents = _ffi.vary_together([like, *cotangents])[1:]
 
-    def native(*args):
-        gradients = _native_vjp(settings, need, args[:12], args[12:-3], args[-3:])
+    def native(library, *args):
+        gradients = _native_vjp(library, settings, need, args[:12], args[12:-3], args[-3:])
         return tuple(gradients)
 
     def reference(*args):
@@ -240,23 +240,22 @@ def _reference_vjp(settings, need, operands, outputs, cotangents) -> tuple[jax.A
     return tuple(gradients)
 
 
-def _native_vjp(settings, need, operands, outputs, cotangents) -> list[jax.Array]:
+def _native_vjp(library, settings, need, operands, outputs, cotangents) -> list[jax.Array]:
     d_features, d_depth, d_alpha = cotangents
     background, limits = operands[7], operands[8:]
     normalizer, last = outputs[5], outputs[6]
+    own = jnp.sum(d_features * outputs[0], axis=-1) + d_depth * outputs[1] + d_alpha * outputs[2]
+    behind = jnp.broadcast_to(jnp.sum(d_features * background, axis=-1), own.shape)
+    level = jnp.stack([own, behind], axis=-1)
     if settings.kind == "softmax":
-        level = jnp.sum(d_features * outputs[0], axis=-1) + d_depth * outputs[1]
-        level = level + d_alpha * outputs[2]
         start = limits[3] / limits[2]
         rest = jnp.exp(start - normalizer[..., 0]) / normalizer[..., 1]
     else:
-        level = jnp.sum(d_features * background, axis=-1)
         rest = normalizer[..., 0]
-    level = jnp.broadcast_to(level, last.shape)
     gradients = []
     if any(need[:6]):
         found = blend_vjp_native(
-            settings, need[:6], *operands[:7], jnp.stack(limits),
+            library, settings, need[:6], *operands[:7], jnp.stack(limits),
             normalizer, last, outputs[3], d_features, d_depth, d_alpha, level,
         )  # fmt: skip
         gradients = [d for d, needed in zip(found, need, strict=False) if needed]

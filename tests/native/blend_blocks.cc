@@ -79,7 +79,7 @@ double Run(int spheres, int height, int width, int channels, const BlockOptions&
   view.d_features = {s.out.data(), width * channels, channels, 1};
   view.d_depth = {s.depth.data(), width, 1, 0};
   view.d_alpha = {s.background.data(), 0, 0, 0};
-  view.level = {s.alpha.data(), width, 1, 0};
+  view.level = {s.normalizer.data(), 2 * width, 2, 1};
   view.d_origins = s.d_rays[0].data(), view.d_directions = s.d_rays[1].data();
 
   Prepared prepared;

@@ -1,0 +1,473 @@
+#include <cfloat>
+#include <cub/device/device_radix_sort.cuh>
+
+#include "cuda/prepare.cuh"
+
+namespace jaxrec {
+namespace {
+
+constexpr float kUnitTolerance = 1e-3f;
+constexpr float kParallelTolerance = 2e-6f;
+constexpr int kThreads = 256;
+
+std::size_t Align(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+// Hands out parts of the scratch; with a null base only adds up sizes.
+struct Arena {
+  char* base;
+  std::size_t used = 0;
+
+  template <typename T>
+  T* Take(std::size_t count) {
+    T* p = base == nullptr ? nullptr : reinterpret_cast<T*>(base + used);
+    used += Align(count * sizeof(T));
+    return p;
+  }
+};
+
+Prepared Layout(Arena* arena, std::int64_t pairs, std::int64_t spheres, int height, int width) {
+  Prepared p;
+  p.coarse = Coarse::For(height, width);
+  p.chunks = static_cast<int>((spheres + kChunk - 1) / kChunk);
+  p.tiles = arena->Take<TileCone>(pairs * p.coarse.tiles());
+  p.views = arena->Take<ViewState>(pairs);
+  p.cells = arena->Take<Cone>(pairs * p.coarse.cells());
+  p.groups = arena->Take<Cone>(pairs * p.coarse.groups());
+  for (auto& keys : p.keys) keys = arena->Take<std::uint64_t>(pairs * spheres);
+  for (auto& order : p.order) order = arena->Take<std::int32_t>(pairs * spheres);
+  p.records = arena->Take<SphereRecord>(pairs * spheres);
+  p.counts = arena->Take<std::int32_t>(pairs * p.coarse.cells() * p.chunks);
+  p.lists = arena->Take<CellList>(pairs * p.coarse.cells());
+  p.used = arena->Take<unsigned long long>(pairs);
+  p.pool_size = kListsPerSphere * spheres;
+  p.pool = arena->Take<std::int32_t>(pairs * p.pool_size);
+  // Onesweep keeps a few counters for each tile of the input; this bounds them generously.
+  p.sort_bytes = Align(pairs * spheres * 2 + (std::size_t{4} << 20));
+  p.sort = arena->Take<char>(p.sort_bytes);
+  return p;
+}
+
+__device__ float BlockMax(float x, float* shared) {
+  for (int d = 16; d > 0; d /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, d));
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
+  __syncthreads();
+  x = shared[0];
+  for (int w = 1; w < kThreads / 32; ++w) x = fmaxf(x, shared[w]);
+  return x;
+}
+
+// In a fixed order, so that results repeat to the bit.
+__device__ float BlockSum(float x, float* shared) {
+  for (int d = 16; d > 0; d /= 2) x += __shfl_xor_sync(~0u, x, d);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
+  __syncthreads();
+  x = shared[0];
+  for (int w = 1; w < kThreads / 32; ++w) x += shared[w];
+  return x;
+}
+
+struct Vec {
+  float x, y, z;
+};
+__device__ Vec Minus(Vec a, Vec b) { return {a.x - b.x, a.y - b.y, a.z - b.z}; }
+__device__ float Dot(Vec a, Vec b) { return a.x * b.x + a.y * b.y + a.z * b.z; }
+__device__ float Length(Vec a) { return sqrtf(Dot(a, a)); }
+
+// Mean of weighted vectors of a block, as the first one plus the mean of the deviations from it:
+// exact where all are equal. `first` is the least index with a weight.
+__device__ Vec BlockMean(Vec v, float weight, float total, Vec first, float* shared) {
+  const Vec d = weight > 0 ? Minus(v, first) : Vec{0, 0, 0};
+  const float s = 1.0f / total;
+  return {first.x + BlockSum(d.x * weight, shared) * s,
+          first.y + BlockSum(d.y * weight, shared) * s,
+          first.z + BlockSum(d.z * weight, shared) * s};
+}
+
+// Of the thread with the least index where `has`; `any` tells whether there is one.
+__device__ Vec BlockFirst(Vec v, bool has, bool* any, Vec* shared, int* index) {
+  __syncthreads();
+  if (threadIdx.x == 0) *index = kThreads;
+  __syncthreads();
+  if (has) atomicMin(index, static_cast<int>(threadIdx.x));
+  __syncthreads();
+  *any = *index < kThreads;
+  if (static_cast<int>(threadIdx.x) == *index) *shared = v;
+  __syncthreads();
+  return *shared;
+}
+
+__device__ Vec Normalized(Vec n, bool* aimless) {
+  const float length = Length(n);
+  *aimless = !(length > 1e-3f);
+  if (*aimless) return n;
+  return {n.x / length, n.y / length, n.z / length};
+}
+
+__global__ void TileCones(BlendCall call, Prepared p) {
+  __shared__ float shared[kThreads / 32];
+  __shared__ Vec first_shared;
+  __shared__ int index;
+  const int pair = blockIdx.y, tile = blockIdx.x;
+  const int problem = pair / call.views, view = pair % call.views;
+  const int x = tile % p.coarse.tiles_x * kTileSide + threadIdx.x % kTileSide;
+  const int y = tile / p.coarse.tiles_x * kTileSide + threadIdx.x / kTileSide;
+  Vec o = {0, 0, 0}, n = {0, 0, 0};
+  bool valid = x < call.width && y < call.height;
+  if (valid) {
+    const std::int64_t ray = 3 * ((std::int64_t{view} * call.height + y) * call.width + x);
+    const float* op = DataOf(call.batch, call.origins, problem) + ray;
+    const float* np = DataOf(call.batch, call.directions, problem) + ray;
+    o = {op[0], op[1], op[2]}, n = {np[0], np[1], np[2]};
+    const float finite = (o.x + o.y + o.z + n.x + n.y + n.z) * 0.0f;
+    valid = finite == 0.0f && fabsf(Dot(n, n) - 1.0f) <= kUnitTolerance;
+  }
+  bool any;
+  const Vec first = BlockFirst(o, valid, &any, &first_shared, &index);
+  const Vec ahead = BlockFirst(n, valid, &any, &first_shared, &index);
+  TileCone out = {};
+  out.cone.empty = !any;
+  if (any) {
+    const float weight = valid ? 1.0f : 0.0f, total = BlockSum(weight, shared);
+    const Vec om = BlockMean(o, weight, total, first, shared);
+    bool aimless;
+    const Vec nm = Normalized(BlockMean(n, weight, total, ahead, shared), &aimless);
+    const Vec d = Minus(o, om);
+    const float chord = BlockMax(valid ? Length(Minus(n, nm)) : 0.0f, shared);
+    const float slack = BlockMax(valid ? Length(d) : 0.0f, shared);
+    out.along = BlockMax(valid ? fabsf(Dot(d, nm)) : 0.0f, shared);
+    out.chord = aimless ? 2.0f : chord;
+    out.count = static_cast<int>(total);
+    out.cone.ox = om.x, out.cone.oy = om.y, out.cone.oz = om.z;
+    out.cone.nx = nm.x, out.cone.ny = nm.y, out.cone.nz = nm.z;
+    out.cone.slack = slack * 1.00001f;
+    out.cone.SetChord(out.chord);
+  }
+  if (threadIdx.x == 0) p.tiles[std::int64_t{pair} * p.coarse.tiles() + tile] = out;
+}
+
+// The cone of a rectangle of tiles, by one thread.
+__device__ Cone Merge(const TileCone* tiles, int across, int y0, int x0, int y1, int x1) {
+  Vec o = {0, 0, 0}, n = {0, 0, 0}, first = {0, 0, 0};
+  int count = 0;
+  for (int y = y0; y < y1; ++y)
+    for (int x = x0; x < x1; ++x) {
+      const TileCone& t = tiles[y * across + x];
+      if (t.cone.empty) continue;
+      if (count++ == 0) first = {t.cone.ox, t.cone.oy, t.cone.oz};
+      o.x += t.cone.ox - first.x, o.y += t.cone.oy - first.y, o.z += t.cone.oz - first.z;
+      n.x += t.cone.nx, n.y += t.cone.ny, n.z += t.cone.nz;
+    }
+  Cone cone = {};
+  cone.empty = count == 0;
+  if (cone.empty) return cone;
+  bool aimless;
+  const float s = 1.0f / count;
+  n = Normalized({n.x * s, n.y * s, n.z * s}, &aimless);
+  cone.ox = first.x + o.x * s, cone.oy = first.y + o.y * s, cone.oz = first.z + o.z * s;
+  cone.nx = n.x, cone.ny = n.y, cone.nz = n.z;
+  float chord = 0, slack = 0;
+  for (int y = y0; y < y1; ++y)
+    for (int x = x0; x < x1; ++x) {
+      const TileCone& t = tiles[y * across + x];
+      if (t.cone.empty) continue;
+      const Vec d = {t.cone.nx - n.x, t.cone.ny - n.y, t.cone.nz - n.z};
+      const Vec s0 = {t.cone.ox - cone.ox, t.cone.oy - cone.oy, t.cone.oz - cone.oz};
+      chord = fmaxf(chord, Length(d) + t.chord);  // the sum of two angles has less chord
+      slack = fmaxf(slack, Length(s0) + t.cone.slack);
+    }
+  cone.slack = slack * 1.00001f;
+  cone.SetChord(aimless ? 2.0f : chord);
+  return cone;
+}
+
+__global__ void ViewStates(BlendCall call, Prepared p) {
+  __shared__ float shared[kThreads / 32];
+  __shared__ Vec first_shared;
+  __shared__ int index;
+  const int pair = blockIdx.x, problem = pair / call.views, view = pair % call.views;
+  const Coarse& coarse = p.coarse;
+  const TileCone* tiles = p.tiles + std::int64_t{pair} * coarse.tiles();
+  // The mean beam, from the tiles' means.
+  Vec first = {0, 0, 0}, ahead = {0, 0, 0}, o = {0, 0, 0}, n = {0, 0, 0};
+  int count = 0;
+  for (int t = threadIdx.x; t < coarse.tiles(); t += kThreads) {
+    if (tiles[t].cone.empty) continue;
+    if (count == 0) {
+      first = {tiles[t].cone.ox, tiles[t].cone.oy, tiles[t].cone.oz};
+      ahead = {tiles[t].cone.nx, tiles[t].cone.ny, tiles[t].cone.nz};
+    }
+    count += tiles[t].count;
+  }
+  bool any;
+  const bool has = count > 0;
+  first = BlockFirst(first, has, &any, &first_shared, &index);
+  ahead = BlockFirst(ahead, has, &any, &first_shared, &index);
+  for (int t = threadIdx.x; t < coarse.tiles(); t += kThreads) {
+    const Cone& c = tiles[t].cone;
+    if (c.empty) continue;
+    const float w = static_cast<float>(tiles[t].count);
+    o.x += w * (c.ox - first.x), o.y += w * (c.oy - first.y), o.z += w * (c.oz - first.z);
+    n.x += w * (c.nx - ahead.x), n.y += w * (c.ny - ahead.y), n.z += w * (c.nz - ahead.z);
+  }
+  const float s = 1.0f / fmaxf(BlockSum(static_cast<float>(count), shared), 1.0f);
+  const Vec om = {first.x + BlockSum(o.x, shared) * s, first.y + BlockSum(o.y, shared) * s,
+                  first.z + BlockSum(o.z, shared) * s};
+  const Vec nm = {ahead.x + BlockSum(n.x, shared) * s, ahead.y + BlockSum(n.y, shared) * s,
+                  ahead.z + BlockSum(n.z, shared) * s};
+  float shift = 0, along = 0, spread = 0;
+  for (int t = threadIdx.x; t < coarse.tiles(); t += kThreads) {
+    const Cone& c = tiles[t].cone;
+    if (c.empty) continue;
+    const Vec d = {c.ox - om.x, c.oy - om.y, c.oz - om.z};
+    const Vec e = {c.nx - nm.x, c.ny - nm.y, c.nz - nm.z};
+    shift = fmaxf(shift, Length(d) + c.slack);
+    along = fmaxf(along, fabsf(Dot(d, nm)) + tiles[t].along);
+    spread = fmaxf(spread, Length(e) + tiles[t].chord);
+  }
+  shift = BlockMax(shift, shared), along = BlockMax(along, shared);
+  spread = BlockMax(spread, shared);
+  if (threadIdx.x == 0) {
+    const float* footprint = DataOf(call.batch, call.footprint, problem) + 2 * view;
+    const float* limits = DataOf(call.batch, call.limits, problem);
+    ViewState out = {};
+    out.beam = Beam::Make(footprint[0], footprint[1]);
+    out.parallel = !out.beam.spread && spread <= kParallelTolerance;
+    out.point = out.beam.spread && footprint[0] == 0.0f;
+    out.o[0] = om.x, out.o[1] = om.y, out.o[2] = om.z;
+    out.n[0] = nm.x, out.n[1] = nm.y, out.n[2] = nm.z;
+    out.shift = out.parallel ? along : shift;
+    out.reach_shift = shift;
+    out.range = {limits[0], limits[1]};
+    out.gamma = limits[2], out.background_depth = limits[3];
+    p.views[pair] = out;
+    p.used[pair] = 0;
+  }
+  for (int c = threadIdx.x; c < coarse.cells(); c += kThreads) {
+    const int y = c / coarse.cells_x * coarse.side, x = c % coarse.cells_x * coarse.side;
+    p.cells[std::int64_t{pair} * coarse.cells() + c] =
+        Merge(tiles, coarse.tiles_x, y, x, min(y + coarse.side, coarse.tiles_y),
+              min(x + coarse.side, coarse.tiles_x));
+  }
+  const int wide = 4 * coarse.side;
+  for (int g = threadIdx.x; g < coarse.groups(); g += kThreads) {
+    const int y = g / coarse.groups_x * wide, x = g % coarse.groups_x * wide;
+    p.groups[std::int64_t{pair} * coarse.groups() + g] = Merge(
+        tiles, coarse.tiles_x, y, x, min(y + wide, coarse.tiles_y), min(x + wide, coarse.tiles_x));
+  }
+}
+
+__device__ std::uint32_t Sortable(float x) {
+  const std::uint32_t bits = __float_as_uint(x);
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+struct Seen {
+  float key, reach;
+  bool visible;
+};
+
+// Key and reach of a sphere in a view; the same rule as on the CPU.
+__device__ Seen See(const BlendCall& call, const ViewState& view, int problem, std::int64_t i,
+                    float* below) {
+  const float* c = DataOf(call.batch, call.centers, problem) + 3 * i;
+  const float r = DataOf(call.batch, call.radii, problem)[i];
+  const float opacity = DataOf(call.batch, call.opacities, problem)[i];
+  const Vec v = {c[0] - view.o[0], c[1] - view.o[1], c[2] - view.o[2]};
+  const float distance = Length(v);
+  const float along = Dot(v, {view.n[0], view.n[1], view.n[2]});
+  const Beam& beam = view.beam;
+  const float e = beam.e0 + beam.e1 * (distance + view.reach_shift);
+  Seen seen;
+  seen.reach = (r < kThinRadius * e ? fmaxf(r, kThinReach * e) : r) * 1.00001f;
+  seen.key = (view.parallel ? along : distance) - r;
+  *below = view.parallel || view.point
+               ? 0.0f
+               : distance - sqrtf(fmaxf(distance * distance - seen.reach * seen.reach, 0.0f));
+  const float margin = 1e-5f * (distance + r + view.shift);
+  float finite = (c[0] + c[1] + c[2] + r + opacity) * 0.0f;
+  const float* f = DataOf(call.batch, call.features, problem) + i * call.channels;
+  for (int k = 0; k < call.channels; ++k) finite += f[k] * 0.0f;
+  seen.visible = finite == 0.0f && r >= 0.0f &&
+                 !(seen.key + view.shift + margin < view.range.near) &&
+                 !(seen.key - view.shift - *below - margin > view.range.far);
+  return seen;
+}
+
+__global__ void MakeKeys(BlendCall call, Prepared p) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const int pair = blockIdx.y;
+  if (i >= call.spheres) return;
+  ViewState& view = p.views[pair];
+  float below;
+  const Seen seen = See(call, view, pair / call.views, i, &below);
+  const std::int64_t at = std::int64_t{pair} * call.spheres + i;
+  const std::uint32_t key = seen.visible ? Sortable(seen.key) : kHiddenKey;
+  p.keys[0][at] = static_cast<std::uint64_t>(pair) << 32 | key;
+  p.order[0][at] = static_cast<std::int32_t>(i);
+  const unsigned seen_lanes = __ballot_sync(__activemask(), seen.visible);
+  if (seen.visible) {
+    if (__ffs(seen_lanes) - 1 == threadIdx.x % 32) atomicAdd(&view.visible, __popc(seen_lanes));
+    if (below > 0) atomicMax(&view.drop_bits, __float_as_uint(below));
+  }
+}
+
+// Copies spheres in front-to-back order.
+__global__ void Gather(BlendCall call, Prepared p) {
+  const std::int64_t rank = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const int pair = blockIdx.y;
+  const ViewState& view = p.views[pair];
+  if (rank >= view.visible) return;
+  const std::int64_t at = std::int64_t{pair} * call.spheres + rank;
+  const std::int64_t i = p.order[1][at];
+  const int problem = pair / call.views;
+  float below;
+  const Seen seen = See(call, view, problem, i, &below);
+  const float* c = DataOf(call.batch, call.centers, problem) + 3 * i;
+  SphereRecord record = {c[0],
+                         c[1],
+                         c[2],
+                         DataOf(call.batch, call.radii, problem)[i],
+                         DataOf(call.batch, call.opacities, problem)[i],
+                         seen.key,
+                         seen.reach,
+                         static_cast<std::int32_t>(i)};
+  p.records[at] = record;
+}
+
+// Which of a chunk's spheres touch which cell, as bits in shared memory. With kFill the lists are
+// written, else only their lengths.
+template <bool kFill>
+__global__ void Bin(BlendCall call, Prepared p) {
+  extern __shared__ std::uint32_t words[];  // [cells, kChunk / 32]
+  const int pair = blockIdx.y, chunk = blockIdx.x;
+  const Coarse& coarse = p.coarse;
+  const int cells = coarse.cells();
+  const ViewState& view = p.views[pair];
+  const std::int64_t counts_at = (std::int64_t{pair} * cells) * p.chunks + chunk;
+  if (chunk * kChunk >= view.visible) {
+    if (!kFill)
+      for (int c = threadIdx.x; c < cells; c += blockDim.x)
+        p.counts[counts_at + std::int64_t{c} * p.chunks] = 0;
+    return;
+  }
+  for (int w = threadIdx.x; w < cells * (kChunk / 32); w += blockDim.x) words[w] = 0;
+  __syncthreads();
+  const int rank = chunk * kChunk + threadIdx.x;
+  if (rank < view.visible) {
+    const SphereRecord s = p.records[std::int64_t{pair} * call.spheres + rank];
+    const Cone* groups = p.groups + std::int64_t{pair} * coarse.groups();
+    const Cone* cones = p.cells + std::int64_t{pair} * cells;
+    for (int g = 0; g < coarse.groups(); ++g) {
+      if (groups[g].empty || !Touches(groups[g], s.x, s.y, s.z, s.reach)) continue;
+      const int y0 = g / coarse.groups_x * 4, x0 = g % coarse.groups_x * 4;
+      for (int y = y0; y < min(y0 + 4, coarse.cells_y); ++y)
+        for (int x = x0; x < min(x0 + 4, coarse.cells_x); ++x) {
+          const int c = y * coarse.cells_x + x;
+          if (!cones[c].empty && Touches(cones[c], s.x, s.y, s.z, s.reach))
+            atomicOr(&words[c * (kChunk / 32) + threadIdx.x / 32], 1u << (threadIdx.x % 32));
+        }
+    }
+  }
+  __syncthreads();
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  for (int c = warp; c < cells; c += kChunk / 32) {
+    std::uint32_t word = words[c * (kChunk / 32) + lane];
+    int before = __popc(word);  // inclusive scan over the words
+    for (int d = 1; d < 32; d *= 2) {
+      const int other = __shfl_up_sync(~0u, before, d);
+      if (lane >= d) before += other;
+    }
+    const int total = __shfl_sync(~0u, before, 31);
+    if (!kFill) {
+      if (lane == 0) p.counts[counts_at + std::int64_t{c} * p.chunks] = total;
+      continue;
+    }
+    const CellList& list = p.lists[std::int64_t{pair} * cells + c];
+    if (total == 0 || list.offset < 0) continue;
+    std::int32_t* out = p.pool + std::int64_t{pair} * p.pool_size + list.offset +
+                        p.counts[counts_at + std::int64_t{c} * p.chunks] + before - __popc(word);
+    for (; word != 0; word &= word - 1) *out++ = chunk * kChunk + lane * 32 + __ffs(word) - 1;
+  }
+}
+
+// Turns the lengths of a cell's parts into where they begin, and finds room for its list.
+__global__ void PlaceLists(BlendCall call, Prepared p) {
+  __shared__ int warps[kThreads / 32];
+  const int pair = blockIdx.y, cell = blockIdx.x, cells = p.coarse.cells();
+  std::int32_t* counts = p.counts + (std::int64_t{pair} * cells + cell) * p.chunks;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  int total = 0;
+  for (int start = 0; start < p.chunks; start += kThreads) {
+    const int i = start + threadIdx.x;
+    const int own = i < p.chunks ? counts[i] : 0;
+    int sum = own;
+    for (int d = 1; d < 32; d *= 2) {
+      const int other = __shfl_up_sync(~0u, sum, d);
+      if (lane >= d) sum += other;
+    }
+    if (lane == 31) warps[warp] = sum;
+    __syncthreads();
+    int before = total;
+    for (int w = 0; w < kThreads / 32; ++w) {
+      if (w < warp) before += warps[w];
+      total += warps[w];
+    }
+    if (i < p.chunks) counts[i] = before + sum - own;
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) {
+    const unsigned long long at = atomicAdd(&p.used[pair], static_cast<unsigned long long>(total));
+    const bool fits = at + total <= static_cast<unsigned long long>(p.pool_size);
+    p.lists[std::int64_t{pair} * cells + cell] = {fits ? static_cast<std::int64_t>(at) : -1,
+                                                  fits ? total : p.views[pair].visible};
+  }
+}
+
+}  // namespace
+
+std::size_t BlendScratch(std::int64_t spheres, std::int64_t views, std::int64_t height,
+                         std::int64_t width) {
+  Arena arena = {nullptr};
+  Layout(&arena, views, spheres, static_cast<int>(height), static_cast<int>(width));
+  // Parts are aligned once for all problems: leave room for that in each.
+  return arena.used;
+}
+
+const char* Prepare(const BlendCall& call, cudaStream_t stream, Prepared* out) {
+  Arena arena = {static_cast<char*>(call.scratch)};
+  Prepared p = Layout(&arena, call.pairs, call.spheres, call.height, call.width);
+  if (arena.used > call.scratch_bytes) return "blend: scratch is too small";
+  if (call.spheres >= (std::int64_t{1} << 31) / 2) return "blend: more than 2^30 spheres";
+  const unsigned pairs = call.pairs;
+  TileCones<<<dim3(p.coarse.tiles(), pairs), kTileRays, 0, stream>>>(call, p);
+  ViewStates<<<pairs, kThreads, 0, stream>>>(call, p);
+  const unsigned blocks = (call.spheres + kThreads - 1) / kThreads;
+  if (call.spheres > 0) {
+    MakeKeys<<<dim3(blocks, pairs), kThreads, 0, stream>>>(call, p);
+    int bits = 32;
+    while ((std::int64_t{1} << (bits - 32)) < call.pairs) ++bits;
+    const std::int64_t items = std::int64_t{call.pairs} * call.spheres;
+    // Double buffers: the sort needs no room for copies. Which buffer holds the result depends on
+    // the number of bits alone.
+    cub::DoubleBuffer<std::uint64_t> keys(p.keys[0], p.keys[1]);
+    cub::DoubleBuffer<std::int32_t> order(p.order[0], p.order[1]);
+    std::size_t needed = 0;
+    cub::DeviceRadixSort::SortPairs(nullptr, needed, keys, order, items, 0, bits, stream);
+    if (needed > p.sort_bytes) return "blend: scratch of the sort is too small";
+    std::size_t given = p.sort_bytes;
+    cub::DeviceRadixSort::SortPairs(p.sort, given, keys, order, items, 0, bits, stream);
+    p.order[1] = order.Current();
+    Gather<<<dim3(blocks, pairs), kThreads, 0, stream>>>(call, p);
+    const std::size_t bytes = sizeof(std::uint32_t) * p.coarse.cells() * (kChunk / 32);
+    Bin<false><<<dim3(p.chunks, pairs), kChunk, bytes, stream>>>(call, p);
+    PlaceLists<<<dim3(p.coarse.cells(), pairs), kThreads, 0, stream>>>(call, p);
+    Bin<true><<<dim3(p.chunks, pairs), kChunk, bytes, stream>>>(call, p);
+  }
+  *out = p;
+  const cudaError_t status = cudaGetLastError();
+  return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
+}
+
+}  // namespace jaxrec
