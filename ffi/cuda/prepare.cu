@@ -37,6 +37,7 @@ Prepared Layout(Arena* arena, std::int64_t pairs, std::int64_t spheres, int heig
   for (auto& order : p.order) order = arena->Take<std::int32_t>(pairs * spheres);
   p.records = arena->Take<SphereRecord>(pairs * spheres);
   p.counts = arena->Take<std::int32_t>(pairs * p.coarse.cells() * p.chunks);
+  p.words = arena->Take<std::uint32_t>(pairs * p.chunks * p.coarse.cells() * (kChunk / 32));
   p.lists = arena->Take<CellList>(pairs * p.coarse.cells());
   p.used = arena->Take<unsigned long long>(pairs);
   p.pool_size = kListsPerSphere * spheres;
@@ -304,7 +305,10 @@ __global__ void MakeKeys(BlendCall call, Prepared p) {
   const Seen seen = See(call, view, pair / call.views, i, &below);
   const std::int64_t at = std::int64_t{pair} * call.spheres + i;
   const std::uint32_t key = seen.visible ? Sortable(seen.key) : kHiddenKey;
-  p.keys[0][at] = static_cast<std::uint64_t>(pair) << 32 | key;
+  if (call.pairs == 1)
+    reinterpret_cast<std::uint32_t*>(p.keys[0])[at] = key;
+  else
+    p.keys[0][at] = static_cast<std::uint64_t>(pair) << 32 | key;
   p.order[0][at] = static_cast<std::int32_t>(i);
   const unsigned seen_lanes = __ballot_sync(__activemask(), seen.visible);
   if (seen.visible) {
@@ -336,58 +340,82 @@ __global__ void Gather(BlendCall call, Prepared p) {
   p.records[at] = record;
 }
 
-// Which of a chunk's spheres touch which cell, as bits in shared memory. With kFill the lists are
-// written, else only their lengths.
-template <bool kFill>
-__global__ void Bin(BlendCall call, Prepared p) {
+// Which of a chunk's spheres touch which cell: a bit for each sphere in p.words [chunk, cell, 32],
+// and how many in p.counts.
+__global__ void __launch_bounds__(kChunk) Bin(BlendCall call, Prepared p) {
   extern __shared__ std::uint32_t words[];  // [cells, kChunk / 32]
   const int pair = blockIdx.y, chunk = blockIdx.x;
   const Coarse& coarse = p.coarse;
-  const int cells = coarse.cells();
+  const int cells = coarse.cells(), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const ViewState& view = p.views[pair];
   const std::int64_t counts_at = (std::int64_t{pair} * cells) * p.chunks + chunk;
   if (chunk * kChunk >= view.visible) {
-    if (!kFill)
-      for (int c = threadIdx.x; c < cells; c += blockDim.x)
-        p.counts[counts_at + std::int64_t{c} * p.chunks] = 0;
+    for (int c = threadIdx.x; c < cells; c += blockDim.x)
+      p.counts[counts_at + std::int64_t{c} * p.chunks] = 0;
     return;
   }
   for (int w = threadIdx.x; w < cells * (kChunk / 32); w += blockDim.x) words[w] = 0;
   __syncthreads();
   const int rank = chunk * kChunk + threadIdx.x;
-  if (rank < view.visible) {
-    const SphereRecord s = p.records[std::int64_t{pair} * call.spheres + rank];
-    const Cone* groups = p.groups + std::int64_t{pair} * coarse.groups();
-    const Cone* cones = p.cells + std::int64_t{pair} * cells;
-    for (int g = 0; g < coarse.groups(); ++g) {
-      if (groups[g].empty || !Touches(groups[g], s.x, s.y, s.z, s.reach)) continue;
-      const int y0 = g / coarse.groups_x * 4, x0 = g % coarse.groups_x * 4;
-      for (int y = y0; y < min(y0 + 4, coarse.cells_y); ++y)
-        for (int x = x0; x < min(x0 + 4, coarse.cells_x); ++x) {
-          const int c = y * coarse.cells_x + x;
-          if (!cones[c].empty && Touches(cones[c], s.x, s.y, s.z, s.reach))
-            atomicOr(&words[c * (kChunk / 32) + threadIdx.x / 32], 1u << (threadIdx.x % 32));
-        }
+  const bool has = rank < view.visible;
+  SphereRecord s = {};
+  if (has) s = p.records[std::int64_t{pair} * call.spheres + rank];
+  const Cone* groups = p.groups + std::int64_t{pair} * coarse.groups();
+  const Cone* cones = p.cells + std::int64_t{pair} * cells;
+  for (int g = 0; g < coarse.groups(); ++g) {
+    const bool touches = has && !groups[g].empty && Touches(groups[g], s.x, s.y, s.z, s.reach);
+    unsigned bits = __ballot_sync(~0u, touches);
+    if (bits == 0) continue;
+    // The few spheres that pass are tested two at a time, a lane for each of 16 cells.
+    const int y = g / coarse.groups_x * 4 + lane % 16 / 4, x = g % coarse.groups_x * 4 + lane % 4;
+    const bool inside = y < coarse.cells_y && x < coarse.cells_x;
+    const int c = y * coarse.cells_x + x;
+    Cone cone = {};
+    cone.empty = true;
+    if (inside) cone = cones[c];
+    while (bits != 0) {
+      const int first = __ffs(bits) - 1;
+      bits &= bits - 1;
+      const int second = bits != 0 ? __ffs(bits) - 1 : -1;
+      bits &= bits - 1;
+      const int source = lane < 16 ? first : second;
+      const int from = source < 0 ? 0 : source;
+      const float sx = __shfl_sync(~0u, s.x, from), sy = __shfl_sync(~0u, s.y, from);
+      const float sz = __shfl_sync(~0u, s.z, from), reach = __shfl_sync(~0u, s.reach, from);
+      if (source >= 0 && !cone.empty && Touches(cone, sx, sy, sz, reach))
+        atomicOr(&words[c * (kChunk / 32) + warp], 1u << source);
     }
   }
   __syncthreads();
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  std::uint32_t* out = p.words + (std::int64_t{pair} * p.chunks + chunk) * cells * (kChunk / 32);
+  for (int c = warp; c < cells; c += kChunk / 32) {
+    const std::uint32_t word = words[c * (kChunk / 32) + lane];
+    out[c * (kChunk / 32) + lane] = word;
+    const int total = __reduce_add_sync(~0u, __popc(word));
+    if (lane == 0) p.counts[counts_at + std::int64_t{c} * p.chunks] = total;
+  }
+}
+
+// Writes the lists from the bits.
+__global__ void __launch_bounds__(kChunk) Fill(BlendCall call, Prepared p) {
+  const int pair = blockIdx.y, chunk = blockIdx.x;
+  const int cells = p.coarse.cells(), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (chunk * kChunk >= p.views[pair].visible) return;
+  const std::uint32_t* words =
+      p.words + (std::int64_t{pair} * p.chunks + chunk) * cells * (kChunk / 32);
   for (int c = warp; c < cells; c += kChunk / 32) {
     std::uint32_t word = words[c * (kChunk / 32) + lane];
+    if (__ballot_sync(~0u, word != 0) == 0) continue;
     int before = __popc(word);  // inclusive scan over the words
     for (int d = 1; d < 32; d *= 2) {
       const int other = __shfl_up_sync(~0u, before, d);
       if (lane >= d) before += other;
     }
-    const int total = __shfl_sync(~0u, before, 31);
-    if (!kFill) {
-      if (lane == 0) p.counts[counts_at + std::int64_t{c} * p.chunks] = total;
-      continue;
-    }
     const CellList& list = p.lists[std::int64_t{pair} * cells + c];
-    if (total == 0 || list.offset < 0) continue;
+    if (list.offset < 0) continue;
     std::int32_t* out = p.pool + std::int64_t{pair} * p.pool_size + list.offset +
-                        p.counts[counts_at + std::int64_t{c} * p.chunks] + before - __popc(word);
+                        p.counts[(std::int64_t{pair} * cells + c) * p.chunks + chunk] + before -
+                        __popc(word);
     for (; word != 0; word &= word - 1) *out++ = chunk * kChunk + lane * 32 + __ffs(word) - 1;
   }
 }
@@ -425,6 +453,22 @@ __global__ void PlaceLists(BlendCall call, Prepared p) {
   }
 }
 
+// Double buffers: the sort needs no room for copies. Which of them holds the result depends on the
+// number of bits alone.
+template <typename Key>
+const char* Sort(Prepared* p, std::int64_t items, int bits, cudaStream_t stream) {
+  cub::DoubleBuffer<Key> keys(reinterpret_cast<Key*>(p->keys[0]),
+                              reinterpret_cast<Key*>(p->keys[1]));
+  cub::DoubleBuffer<std::int32_t> order(p->order[0], p->order[1]);
+  std::size_t needed = 0;
+  cub::DeviceRadixSort::SortPairs(nullptr, needed, keys, order, items, 0, bits, stream);
+  if (needed > p->sort_bytes) return "blend: scratch of the sort is too small";
+  std::size_t given = p->sort_bytes;
+  cub::DeviceRadixSort::SortPairs(p->sort, given, keys, order, items, 0, bits, stream);
+  p->order[1] = order.Current();
+  return nullptr;
+}
+
 }  // namespace
 
 std::size_t BlendScratch(std::int64_t spheres, std::int64_t views, std::int64_t height,
@@ -449,21 +493,14 @@ const char* Prepare(const BlendCall& call, cudaStream_t stream, Prepared* out) {
     int bits = 32;
     while ((std::int64_t{1} << (bits - 32)) < call.pairs) ++bits;
     const std::int64_t items = std::int64_t{call.pairs} * call.spheres;
-    // Double buffers: the sort needs no room for copies. Which buffer holds the result depends on
-    // the number of bits alone.
-    cub::DoubleBuffer<std::uint64_t> keys(p.keys[0], p.keys[1]);
-    cub::DoubleBuffer<std::int32_t> order(p.order[0], p.order[1]);
-    std::size_t needed = 0;
-    cub::DeviceRadixSort::SortPairs(nullptr, needed, keys, order, items, 0, bits, stream);
-    if (needed > p.sort_bytes) return "blend: scratch of the sort is too small";
-    std::size_t given = p.sort_bytes;
-    cub::DeviceRadixSort::SortPairs(p.sort, given, keys, order, items, 0, bits, stream);
-    p.order[1] = order.Current();
+    const char* error = call.pairs == 1 ? Sort<std::uint32_t>(&p, items, 32, stream)
+                                        : Sort<std::uint64_t>(&p, items, bits, stream);
+    if (error != nullptr) return error;
     Gather<<<dim3(blocks, pairs), kThreads, 0, stream>>>(call, p);
     const std::size_t bytes = sizeof(std::uint32_t) * p.coarse.cells() * (kChunk / 32);
-    Bin<false><<<dim3(p.chunks, pairs), kChunk, bytes, stream>>>(call, p);
+    Bin<<<dim3(p.chunks, pairs), kChunk, bytes, stream>>>(call, p);
     PlaceLists<<<dim3(p.coarse.cells(), pairs), kThreads, 0, stream>>>(call, p);
-    Bin<true><<<dim3(p.chunks, pairs), kChunk, bytes, stream>>>(call, p);
+    Fill<<<dim3(p.chunks, pairs), kChunk, 0, stream>>>(call, p);
   }
   *out = p;
   const cudaError_t status = cudaGetLastError();

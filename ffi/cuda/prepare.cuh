@@ -83,6 +83,7 @@ struct Prepared {
   std::int32_t* order[2];
   SphereRecord* records;     // [pairs, spheres], front to back
   std::int32_t* counts;      // [pairs, cells, chunks], then where each chunk's part begins
+  std::uint32_t* words;      // [pairs, chunks, cells, kChunk / 32] which spheres touch which cell
   CellList* lists;           // [pairs, cells]
   unsigned long long* used;  // [pairs] entries of the pool
   std::int32_t* pool;        // [pairs, kListsPerSphere * spheres] ranks

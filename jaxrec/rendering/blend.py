@@ -166,10 +166,15 @@ def _op(settings: BlendSettings):
         need = [bool(primal.perturbed) for primal in primals[:8]]
         need[6] = False  # the footprint carries no gradient
         flags = _Flags(tuple(need))
-        return tuple(outputs[:5]), (flags, operands, outputs)
+        # No empty array may cross the border of a shard_map: it crashes the compiler of jax 0.11.
+        saved = [x if settings.tracked or i != 3 else None for i, x in enumerate(outputs)]
+        return tuple(outputs[:5]), (flags, operands, saved)
 
     def bwd(residuals, cotangents):
-        flags, operands, outputs = residuals
+        flags, operands, saved = residuals
+        outputs = list(saved)
+        if outputs[3] is None:
+            outputs[3] = jnp.zeros((*outputs[4].shape, 0), jnp.int32)
         return _backward(settings, flags.need, operands, outputs, cotangents[:3])
 
     op.defvjp(fwd, bwd, symbolic_zeros=True)
