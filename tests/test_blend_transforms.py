@@ -242,7 +242,7 @@ print(float(out.alpha.sum()))
 """
     here = __file__.rsplit("/", 1)[0]
     found = subprocess.run(
-        [sys.executable, "-c", code, here], capture_output=True, text=True, check=True
+        [sys.executable, "-P", "-c", code, here], capture_output=True, text=True, check=True
     )
     case = problem(spheres=9, grid=(1, 3, 4)).arrays(np.float32)
     expected = float(run(case, GAMMA, (("kind", "alpha"),)).alpha.sum())

@@ -186,7 +186,7 @@ print(checkpoints.steps(), sorted(os.listdir(sys.argv[1])))
 @pytest.mark.slow
 def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(tmp_path):
     # No file may grow beyond 50 kB: to the process, the same as a disk with no more room.
-    arguments = [sys.executable, "-c", _FILL_THE_DISK, str(tmp_path)]
+    arguments = [sys.executable, "-P", "-c", _FILL_THE_DISK, str(tmp_path)]
     result = subprocess.run(arguments, capture_output=True, text=True, check=True)
     message, steps = result.stdout.splitlines()
     assert "cannot write the checkpoint of step 2" in message and "free space" in message
@@ -212,7 +212,7 @@ def test_a_kill_at_any_moment_leaves_the_last_save_usable(tmp_path):
     template = {str(i): jax.ShapeDtypeStruct((50_000, 3), np.float32) for i in range(5)}
     for attempt in range(3):
         folder = tmp_path / str(attempt)
-        arguments = [sys.executable, "-c", _SAVE_FOR_EVER, str(folder)]
+        arguments = [sys.executable, "-P", "-c", _SAVE_FOR_EVER, str(folder)]
         with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             process.stdout.readline()

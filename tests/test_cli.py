@@ -77,9 +77,9 @@ def metrics(run):
 
 
 def start_process(*arguments):
-    """Starts the command as a shell would."""
+    """Starts the installed command as a shell would: -P keeps the checkout off its path."""
     return subprocess.Popen(
-        [sys.executable, "-m", "jaxrec.cli.main", *map(str, arguments)],
+        [sys.executable, "-P", "-m", "jaxrec.cli.main", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -67,5 +67,7 @@ def test_import_is_light():
         "import sys, jaxrec; from jax._src import xla_bridge; "
         f"print([name for name in {heavy} if name in sys.modules], xla_bridge._backends)"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
+    )
     assert found.stdout == "[] {}\n"

@@ -50,7 +50,8 @@ __device__ __forceinline__ float* Target(const BlendCall& call, const SphereGrad
 }
 
 template <typename Policy, int kChannels>
-__global__ void __launch_bounds__(kTileRays) Backward(BlendCall call, Prepared p) {
+__global__ void __launch_bounds__(kTileRays, kBlocksOf<kChannels, 8>)
+    Backward(BlendCall call, Prepared p) {
   __shared__ TileShared shared;
   constexpr int kUnroll = kUnrollOf<kChannels>;
   const int tile = blockIdx.x, pair = blockIdx.y, problem = pair / call.views;

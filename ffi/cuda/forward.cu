@@ -30,7 +30,8 @@ struct Nearest {
 };
 
 template <typename Policy, int kChannels, int kTracked>
-__global__ void __launch_bounds__(kTileRays) Forward(BlendCall call, Prepared p) {
+__global__ void __launch_bounds__(kTileRays, kBlocksOf<kChannels, kTracked>)
+    Forward(BlendCall call, Prepared p) {
   __shared__ TileShared shared;
   constexpr int kUnroll = kUnrollOf<kChannels>;
   const int tile = blockIdx.x, pair = blockIdx.y, problem = pair / call.views;

@@ -35,6 +35,7 @@ Prepared Layout(Arena* arena, std::int64_t pairs, std::int64_t spheres, int heig
   p.groups = arena->Take<Cone>(pairs * p.coarse.groups());
   for (auto& keys : p.keys) keys = arena->Take<std::uint64_t>(pairs * spheres);
   for (auto& order : p.order) order = arena->Take<std::int32_t>(pairs * spheres);
+  p.unsorted = arena->Take<SphereRecord>(pairs * spheres);
   p.records = arena->Take<SphereRecord>(pairs * spheres);
   p.counts = arena->Take<std::int32_t>(pairs * p.coarse.cells() * p.chunks);
   p.words = arena->Take<std::uint32_t>(pairs * p.chunks * p.coarse.cells() * (kChunk / 32));
@@ -310,6 +311,18 @@ __global__ void MakeKeys(BlendCall call, Prepared p) {
   else
     p.keys[0][at] = static_cast<std::uint64_t>(pair) << 32 | key;
   p.order[0][at] = static_cast<std::int32_t>(i);
+  if (seen.visible) {
+    const int problem = pair / call.views;
+    const float* c = DataOf(call.batch, call.centers, problem) + 3 * i;
+    p.unsorted[at] = {c[0],
+                      c[1],
+                      c[2],
+                      DataOf(call.batch, call.radii, problem)[i],
+                      DataOf(call.batch, call.opacities, problem)[i],
+                      seen.key,
+                      seen.reach,
+                      static_cast<std::int32_t>(i)};
+  }
   const unsigned seen_lanes = __ballot_sync(__activemask(), seen.visible);
   if (seen.visible) {
     if (__ffs(seen_lanes) - 1 == threadIdx.x % 32) atomicAdd(&view.visible, __popc(seen_lanes));
@@ -317,27 +330,13 @@ __global__ void MakeKeys(BlendCall call, Prepared p) {
   }
 }
 
-// Copies spheres in front-to-back order.
+// Copies spheres in front-to-back order: 32 bytes each, one sector.
 __global__ void Gather(BlendCall call, Prepared p) {
   const std::int64_t rank = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const int pair = blockIdx.y;
-  const ViewState& view = p.views[pair];
-  if (rank >= view.visible) return;
-  const std::int64_t at = std::int64_t{pair} * call.spheres + rank;
-  const std::int64_t i = p.order[1][at];
-  const int problem = pair / call.views;
-  float below;
-  const Seen seen = See(call, view, problem, i, &below);
-  const float* c = DataOf(call.batch, call.centers, problem) + 3 * i;
-  SphereRecord record = {c[0],
-                         c[1],
-                         c[2],
-                         DataOf(call.batch, call.radii, problem)[i],
-                         DataOf(call.batch, call.opacities, problem)[i],
-                         seen.key,
-                         seen.reach,
-                         static_cast<std::int32_t>(i)};
-  p.records[at] = record;
+  if (rank >= p.views[pair].visible) return;
+  const std::int64_t base = std::int64_t{pair} * call.spheres;
+  p.records[base + rank] = p.unsorted[base + p.order[1][base + rank]];
 }
 
 // Which of a chunk's spheres touch which cell: a bit for each sphere in p.words [chunk, cell, 32],

@@ -81,6 +81,7 @@ struct Prepared {
   Cone* groups;            // [pairs, groups]
   std::uint64_t* keys[2];  // [pairs, spheres]
   std::int32_t* order[2];
+  SphereRecord* unsorted;    // [pairs, spheres]
   SphereRecord* records;     // [pairs, spheres], front to back
   std::int32_t* counts;      // [pairs, cells, chunks], then where each chunk's part begins
   std::uint32_t* words;      // [pairs, chunks, cells, kChunk / 32] which spheres touch which cell

@@ -19,6 +19,12 @@ constexpr int kQueue = 512;  // spheres that may wait: a full one and a batch th
 template <int kChannels>
 constexpr int kUnrollOf = kChannels <= 19 ? kChannels : 1;
 
+// Blocks that a multiprocessor should hold: what their registers allow without spilling.
+template <int kChannels, int kTracked>
+constexpr int kBlocksOf = kChannels <= 3 && kTracked == 0   ? 4
+                          : kChannels <= 8 && kTracked <= 8 ? 2
+                                                            : 1;
+
 struct TileShared {
   float4 geometry[kQueue];  // x, y, z, r
   float4 rest[kQueue];      // opacity, key, reach, id
@@ -106,16 +112,22 @@ __device__ __forceinline__ void WalkTile(const BlendCall& call, const Prepared& 
   bool open = !t.warp.empty;
   int queued = 0;
   if (cone.empty) return;
-  for (int start = 0; start < list.count; start += kTileRays) {
+  // A batch is fetched while the one before it is blended.
+  SphereRecord next;
+  int next_rank = 0;
+  const auto fetch = [&](int start) {
     const int i = start + threadIdx.x;
-    bool pass = false;
-    SphereRecord s;
-    int rank = 0;
-    if (i < list.count) {
-      rank = list.offset < 0 ? i : ranks[i];
-      s = records[rank];
-      pass = Touches(cone, s.x, s.y, s.z, s.reach);
-    }
+    if (i >= list.count) return;
+    next_rank = list.offset < 0 ? i : ranks[i];
+    next = records[next_rank];
+  };
+  fetch(0);
+  for (int start = 0; start < list.count; start += kTileRays) {
+    const SphereRecord s = next;
+    const int rank = next_rank;
+    const bool pass =
+        start + static_cast<int>(threadIdx.x) < list.count && Touches(cone, s.x, s.y, s.z, s.reach);
+    fetch(start + kTileRays);
     const unsigned votes = __ballot_sync(~0u, pass);
     if (lane == 0) shared->passed[warp] = __popc(votes);
     __syncthreads();  // also: all warps are done with what was taken from the queue
