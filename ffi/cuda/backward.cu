@@ -50,12 +50,12 @@ __device__ __forceinline__ float* Target(const BlendCall& call, const SphereGrad
 }
 
 template <typename Policy, int kChannels>
-__global__ void __launch_bounds__(kTileRays, kBlocksOf<kChannels, 8>)
+__global__ void __launch_bounds__(SmallTile::kRays, kBlocksOf<SmallTile, kChannels, 8>)
     Backward(BlendCall call, Prepared p) {
-  __shared__ TileShared shared;
+  __shared__ TileShared<SmallTile> shared;
   constexpr int kUnroll = kUnrollOf<kChannels>;
   const int tile = blockIdx.x, pair = blockIdx.y, problem = pair / call.views;
-  const TileView t = OpenTile(call, p, tile, pair);
+  const TileView t = OpenTile<SmallTile>(call, p, tile, pair);
   const ViewState& view = *t.view;
   const Policy policy = PolicyOf<Policy>::Make(call, view);
   const float* features = DataOf(call.batch, call.features, problem);
@@ -189,10 +189,11 @@ const char* LaunchBlendVjp(const BlendCall& call, cudaStream_t stream) {
     if (sum.data != nullptr) cudaMemsetAsync(sum.data, 0, sizeof(float) * rows * sum.width, stream);
   if (call.pairs == 0 || call.height == 0 || call.width == 0) return nullptr;
   Prepared p;
-  if (const char* error = Prepare(call, stream, &p)) return error;
+  const Coarse coarse = Coarse::For<SmallTile>(call.height, call.width);
+  if (const char* error = Prepare(call, coarse, stream, &p)) return error;
   const Kernel kernel =
       call.kind == 0 ? ByChannels<Softmax>(call.channels) : ByChannels<Alpha>(call.channels);
-  kernel<<<dim3(p.coarse.tiles(), call.pairs), kTileRays, 0, stream>>>(call, p);
+  kernel<<<dim3(coarse.tiles(), call.pairs), SmallTile::kRays, 0, stream>>>(call, p);
   const cudaError_t status = cudaGetLastError();
   return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
 }

@@ -29,13 +29,13 @@ struct Nearest {
   }
 };
 
-template <typename Policy, int kChannels, int kTracked>
-__global__ void __launch_bounds__(kTileRays, kBlocksOf<kChannels, kTracked>)
+template <typename Tile, typename Policy, int kChannels, int kTracked>
+__global__ void __launch_bounds__(Tile::kRays, kBlocksOf<Tile, kChannels, kTracked>)
     Forward(BlendCall call, Prepared p) {
-  __shared__ TileShared shared;
+  __shared__ TileShared<Tile> shared;
   constexpr int kUnroll = kUnrollOf<kChannels>;
   const int tile = blockIdx.x, pair = blockIdx.y, problem = pair / call.views;
-  const TileView t = OpenTile(call, p, tile, pair);
+  const TileView t = OpenTile<Tile>(call, p, tile, pair);
   const ViewState& view = *t.view;
   const Policy policy = PolicyOf<Policy>::Make(call, view);
   const float slack = view.shift + __uint_as_float(view.drop_bits);
@@ -110,33 +110,42 @@ using Kernel = void (*)(BlendCall, Prepared);
 
 template <typename Policy, int kChannels>
 Kernel ByTracked(int tracked) {
-  if (tracked == 0) return Forward<Policy, kChannels, 0>;
-  if (tracked <= 8) return Forward<Policy, kChannels, 8>;
-  if (tracked <= 128) return Forward<Policy, kChannels, 128>;
+  if (tracked == 0) return Forward<SmallTile, Policy, kChannels, 0>;
+  if (tracked <= 8) return Forward<SmallTile, Policy, kChannels, 8>;
+  if (tracked <= 128) return Forward<SmallTile, Policy, kChannels, 128>;
   return nullptr;
 }
 
 template <typename Policy>
-Kernel ByChannels(int channels, int tracked) {
+Kernel ByChannels(int channels, int tracked, bool large) {
+  if (large) return Forward<LargeTile, Policy, 3, 0>;
   if (channels <= 3) return ByTracked<Policy, 3>(tracked);
   if (channels <= 8) return ByTracked<Policy, 8>(tracked);
   if (channels <= 16) return ByTracked<Policy, 16>(tracked);
   return ByTracked<Policy, 64>(tracked);
 }
 
-Kernel Choose(int kind, int channels, int tracked) {
-  return kind == 0 ? ByChannels<Softmax>(channels, tracked) : ByChannels<Alpha>(channels, tracked);
+Kernel Choose(int kind, int channels, int tracked, bool large) {
+  return kind == 0 ? ByChannels<Softmax>(channels, tracked, large)
+                   : ByChannels<Alpha>(channels, tracked, large);
 }
 
 }  // namespace
 
 const char* LaunchBlend(const BlendCall& call, cudaStream_t stream) {
   if (call.pairs == 0 || call.height == 0 || call.width == 0) return nullptr;
-  const Kernel kernel = Choose(call.kind, call.channels, call.tracked);
+  // Enough large tiles to keep every multiprocessor busy.
+  const std::int64_t rays = std::int64_t{call.pairs} * call.height * call.width;
+  const bool large = call.channels <= 3 && call.tracked == 0 && rays >= 512 * 1024 &&
+                     call.height >= LargeTile::kHeight;
+  const Kernel kernel = Choose(call.kind, call.channels, call.tracked, large);
   if (kernel == nullptr) return "blend: nearest and gradient_hits go up to 128 on a GPU";
+  const Coarse coarse = large ? Coarse::For<LargeTile>(call.height, call.width)
+                              : Coarse::For<SmallTile>(call.height, call.width);
   Prepared p;
-  if (const char* error = Prepare(call, stream, &p)) return error;
-  kernel<<<dim3(p.coarse.tiles(), call.pairs), kTileRays, 0, stream>>>(call, p);
+  if (const char* error = Prepare(call, coarse, stream, &p)) return error;
+  const int threads = large ? LargeTile::kRays : SmallTile::kRays;
+  kernel<<<dim3(coarse.tiles(), call.pairs), threads, 0, stream>>>(call, p);
   const cudaError_t status = cudaGetLastError();
   return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
 }

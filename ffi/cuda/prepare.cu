@@ -25,9 +25,9 @@ struct Arena {
   }
 };
 
-Prepared Layout(Arena* arena, std::int64_t pairs, std::int64_t spheres, int height, int width) {
+Prepared Layout(Arena* arena, std::int64_t pairs, std::int64_t spheres, const Coarse& coarse) {
   Prepared p;
-  p.coarse = Coarse::For(height, width);
+  p.coarse = coarse;
   p.chunks = static_cast<int>((spheres + kChunk - 1) / kChunk);
   p.tiles = arena->Take<TileCone>(pairs * p.coarse.tiles());
   p.views = arena->Take<ViewState>(pairs);
@@ -55,7 +55,7 @@ __device__ float BlockMax(float x, float* shared) {
   if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
   __syncthreads();
   x = shared[0];
-  for (int w = 1; w < kThreads / 32; ++w) x = fmaxf(x, shared[w]);
+  for (int w = 1; w < blockDim.x / 32; ++w) x = fmaxf(x, shared[w]);
   return x;
 }
 
@@ -66,7 +66,7 @@ __device__ float BlockSum(float x, float* shared) {
   if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
   __syncthreads();
   x = shared[0];
-  for (int w = 1; w < kThreads / 32; ++w) x += shared[w];
+  for (int w = 1; w < blockDim.x / 32; ++w) x += shared[w];
   return x;
 }
 
@@ -90,11 +90,11 @@ __device__ Vec BlockMean(Vec v, float weight, float total, Vec first, float* sha
 // Of the thread with the least index where `has`; `any` tells whether there is one.
 __device__ Vec BlockFirst(Vec v, bool has, bool* any, Vec* shared, int* index) {
   __syncthreads();
-  if (threadIdx.x == 0) *index = kThreads;
+  if (threadIdx.x == 0) *index = blockDim.x;
   __syncthreads();
   if (has) atomicMin(index, static_cast<int>(threadIdx.x));
   __syncthreads();
-  *any = *index < kThreads;
+  *any = *index < static_cast<int>(blockDim.x);
   if (static_cast<int>(threadIdx.x) == *index) *shared = v;
   __syncthreads();
   return *shared;
@@ -108,13 +108,13 @@ __device__ Vec Normalized(Vec n, bool* aimless) {
 }
 
 __global__ void TileCones(BlendCall call, Prepared p) {
-  __shared__ float shared[kThreads / 32];
+  __shared__ float shared[32];
   __shared__ Vec first_shared;
   __shared__ int index;
   const int pair = blockIdx.y, tile = blockIdx.x;
   const int problem = pair / call.views, view = pair % call.views;
-  const int x = tile % p.coarse.tiles_x * kTileSide + threadIdx.x % kTileSide;
-  const int y = tile / p.coarse.tiles_x * kTileSide + threadIdx.x / kTileSide;
+  const int x = tile % p.coarse.tiles_x * p.coarse.tile_width + threadIdx.x % p.coarse.tile_width;
+  const int y = tile / p.coarse.tiles_x * p.coarse.tile_height + threadIdx.x / p.coarse.tile_width;
   Vec o = {0, 0, 0}, n = {0, 0, 0};
   bool valid = x < call.width && y < call.height;
   if (valid) {
@@ -149,43 +149,72 @@ __global__ void TileCones(BlendCall call, Prepared p) {
   if (threadIdx.x == 0) p.tiles[std::int64_t{pair} * p.coarse.tiles() + tile] = out;
 }
 
-// The cone of a rectangle of tiles, by one thread.
-__device__ Cone Merge(const TileCone* tiles, int across, int y0, int x0, int y1, int x1) {
-  Vec o = {0, 0, 0}, n = {0, 0, 0}, first = {0, 0, 0};
-  int count = 0;
-  for (int y = y0; y < y1; ++y)
-    for (int x = x0; x < x1; ++x) {
-      const TileCone& t = tiles[y * across + x];
-      if (t.cone.empty) continue;
-      if (count++ == 0) first = {t.cone.ox, t.cone.oy, t.cone.oz};
-      o.x += t.cone.ox - first.x, o.y += t.cone.oy - first.y, o.z += t.cone.oz - first.z;
-      n.x += t.cone.nx, n.y += t.cone.ny, n.z += t.cone.nz;
-    }
+__device__ Vec WarpSum(Vec v) {
+  for (int d = 16; d > 0; d /= 2) {
+    v.x += __shfl_xor_sync(~0u, v.x, d), v.y += __shfl_xor_sync(~0u, v.y, d);
+    v.z += __shfl_xor_sync(~0u, v.z, d);
+  }
+  return v;
+}
+
+// The cones of coarse cells and of groups of them from those of their tiles: a warp each.
+__global__ void MergeCones(Prepared p) {
+  const Coarse& coarse = p.coarse;
+  const int pair = blockIdx.y, lane = threadIdx.x;
+  const bool group = blockIdx.x >= coarse.cells();
+  const int index = group ? blockIdx.x - coarse.cells() : blockIdx.x;
+  const int side = group ? 4 * coarse.side : coarse.side;
+  const int across = group ? coarse.groups_x : coarse.cells_x;
+  const int y0 = index / across * side, x0 = index % across * side;
+  const int height = min(side, coarse.tiles_y - y0), width = min(side, coarse.tiles_x - x0);
+  const TileCone* tiles = p.tiles + std::int64_t{pair} * coarse.tiles();
+  const auto at = [&](int i) -> const TileCone& {
+    return tiles[(y0 + i / width) * coarse.tiles_x + x0 + i % width];
+  };
+  int first = 0x7fffffff, count = 0;
+  for (int i = lane; i < height * width; i += 32)
+    if (!at(i).cone.empty) first = min(first, i), ++count;
+  first = __reduce_min_sync(~0u, first), count = __reduce_add_sync(~0u, count);
   Cone cone = {};
   cone.empty = count == 0;
-  if (cone.empty) return cone;
-  bool aimless;
-  const float s = 1.0f / count;
-  n = Normalized({n.x * s, n.y * s, n.z * s}, &aimless);
-  cone.ox = first.x + o.x * s, cone.oy = first.y + o.y * s, cone.oz = first.z + o.z * s;
-  cone.nx = n.x, cone.ny = n.y, cone.nz = n.z;
-  float chord = 0, slack = 0;
-  for (int y = y0; y < y1; ++y)
-    for (int x = x0; x < x1; ++x) {
-      const TileCone& t = tiles[y * across + x];
+  if (count > 0) {
+    const Vec base = {at(first).cone.ox, at(first).cone.oy, at(first).cone.oz};
+    Vec o = {0, 0, 0}, n = {0, 0, 0};
+    for (int i = lane; i < height * width; i += 32) {
+      const Cone& c = at(i).cone;
+      if (c.empty) continue;
+      o = {o.x + c.ox - base.x, o.y + c.oy - base.y, o.z + c.oz - base.z};
+      n = {n.x + c.nx, n.y + c.ny, n.z + c.nz};
+    }
+    o = WarpSum(o), n = WarpSum(n);
+    bool aimless;
+    const float s = 1.0f / count;
+    n = Normalized({n.x * s, n.y * s, n.z * s}, &aimless);
+    cone.ox = base.x + o.x * s, cone.oy = base.y + o.y * s, cone.oz = base.z + o.z * s;
+    cone.nx = n.x, cone.ny = n.y, cone.nz = n.z;
+    float chord = 0, slack = 0;
+    for (int i = lane; i < height * width; i += 32) {
+      const TileCone& t = at(i);
       if (t.cone.empty) continue;
       const Vec d = {t.cone.nx - n.x, t.cone.ny - n.y, t.cone.nz - n.z};
-      const Vec s0 = {t.cone.ox - cone.ox, t.cone.oy - cone.oy, t.cone.oz - cone.oz};
+      const Vec e = {t.cone.ox - cone.ox, t.cone.oy - cone.oy, t.cone.oz - cone.oz};
       chord = fmaxf(chord, Length(d) + t.chord);  // the sum of two angles has less chord
-      slack = fmaxf(slack, Length(s0) + t.cone.slack);
+      slack = fmaxf(slack, Length(e) + t.cone.slack);
     }
-  cone.slack = slack * 1.00001f;
-  cone.SetChord(aimless ? 2.0f : chord);
-  return cone;
+    for (int d = 16; d > 0; d /= 2) {
+      chord = fmaxf(chord, __shfl_xor_sync(~0u, chord, d));
+      slack = fmaxf(slack, __shfl_xor_sync(~0u, slack, d));
+    }
+    cone.slack = slack * 1.00001f;
+    cone.SetChord(aimless ? 2.0f : chord);
+  }
+  if (lane == 0)
+    (group ? p.groups + std::int64_t{pair} * coarse.groups()
+           : p.cells + std::int64_t{pair} * coarse.cells())[index] = cone;
 }
 
 __global__ void ViewStates(BlendCall call, Prepared p) {
-  __shared__ float shared[kThreads / 32];
+  __shared__ float shared[32];
   __shared__ Vec first_shared;
   __shared__ int index;
   const int pair = blockIdx.x, problem = pair / call.views, view = pair % call.views;
@@ -194,7 +223,7 @@ __global__ void ViewStates(BlendCall call, Prepared p) {
   // The mean beam, from the tiles' means.
   Vec first = {0, 0, 0}, ahead = {0, 0, 0}, o = {0, 0, 0}, n = {0, 0, 0};
   int count = 0;
-  for (int t = threadIdx.x; t < coarse.tiles(); t += kThreads) {
+  for (int t = threadIdx.x; t < coarse.tiles(); t += blockDim.x) {
     if (tiles[t].cone.empty) continue;
     if (count == 0) {
       first = {tiles[t].cone.ox, tiles[t].cone.oy, tiles[t].cone.oz};
@@ -206,7 +235,7 @@ __global__ void ViewStates(BlendCall call, Prepared p) {
   const bool has = count > 0;
   first = BlockFirst(first, has, &any, &first_shared, &index);
   ahead = BlockFirst(ahead, has, &any, &first_shared, &index);
-  for (int t = threadIdx.x; t < coarse.tiles(); t += kThreads) {
+  for (int t = threadIdx.x; t < coarse.tiles(); t += blockDim.x) {
     const Cone& c = tiles[t].cone;
     if (c.empty) continue;
     const float w = static_cast<float>(tiles[t].count);
@@ -219,7 +248,7 @@ __global__ void ViewStates(BlendCall call, Prepared p) {
   const Vec nm = {ahead.x + BlockSum(n.x, shared) * s, ahead.y + BlockSum(n.y, shared) * s,
                   ahead.z + BlockSum(n.z, shared) * s};
   float shift = 0, along = 0, spread = 0;
-  for (int t = threadIdx.x; t < coarse.tiles(); t += kThreads) {
+  for (int t = threadIdx.x; t < coarse.tiles(); t += blockDim.x) {
     const Cone& c = tiles[t].cone;
     if (c.empty) continue;
     const Vec d = {c.ox - om.x, c.oy - om.y, c.oz - om.z};
@@ -245,18 +274,6 @@ __global__ void ViewStates(BlendCall call, Prepared p) {
     out.gamma = limits[2], out.background_depth = limits[3];
     p.views[pair] = out;
     p.used[pair] = 0;
-  }
-  for (int c = threadIdx.x; c < coarse.cells(); c += kThreads) {
-    const int y = c / coarse.cells_x * coarse.side, x = c % coarse.cells_x * coarse.side;
-    p.cells[std::int64_t{pair} * coarse.cells() + c] =
-        Merge(tiles, coarse.tiles_x, y, x, min(y + coarse.side, coarse.tiles_y),
-              min(x + coarse.side, coarse.tiles_x));
-  }
-  const int wide = 4 * coarse.side;
-  for (int g = threadIdx.x; g < coarse.groups(); g += kThreads) {
-    const int y = g / coarse.groups_x * wide, x = g % coarse.groups_x * wide;
-    p.groups[std::int64_t{pair} * coarse.groups() + g] = Merge(
-        tiles, coarse.tiles_x, y, x, min(y + wide, coarse.tiles_y), min(x + wide, coarse.tiles_x));
   }
 }
 
@@ -472,20 +489,25 @@ const char* Sort(Prepared* p, std::int64_t items, int bits, cudaStream_t stream)
 
 std::size_t BlendScratch(std::int64_t spheres, std::int64_t views, std::int64_t height,
                          std::int64_t width) {
-  Arena arena = {nullptr};
-  Layout(&arena, views, spheres, static_cast<int>(height), static_cast<int>(width));
-  // Parts are aligned once for all problems: leave room for that in each.
-  return arena.used;
+  const int h = static_cast<int>(height), w = static_cast<int>(width);
+  Arena small = {nullptr}, large = {nullptr};
+  Layout(&small, views, spheres, Coarse::For<SmallTile>(h, w));
+  Layout(&large, views, spheres, Coarse::For<LargeTile>(h, w));
+  // Parts are aligned once for all problems: this leaves room for that in each.
+  return small.used > large.used ? small.used : large.used;
 }
 
-const char* Prepare(const BlendCall& call, cudaStream_t stream, Prepared* out) {
+const char* Prepare(const BlendCall& call, const Coarse& coarse, cudaStream_t stream,
+                    Prepared* out) {
   Arena arena = {static_cast<char*>(call.scratch)};
-  Prepared p = Layout(&arena, call.pairs, call.spheres, call.height, call.width);
+  Prepared p = Layout(&arena, call.pairs, call.spheres, coarse);
   if (arena.used > call.scratch_bytes) return "blend: scratch is too small";
   if (call.spheres >= (std::int64_t{1} << 31) / 2) return "blend: more than 2^30 spheres";
   const unsigned pairs = call.pairs;
-  TileCones<<<dim3(p.coarse.tiles(), pairs), kTileRays, 0, stream>>>(call, p);
-  ViewStates<<<pairs, kThreads, 0, stream>>>(call, p);
+  TileCones<<<dim3(p.coarse.tiles(), pairs), p.coarse.tile_width * p.coarse.tile_height, 0,
+              stream>>>(call, p);
+  ViewStates<<<pairs, 1024, 0, stream>>>(call, p);
+  MergeCones<<<dim3(p.coarse.cells() + p.coarse.groups(), pairs), 32, 0, stream>>>(p);
   const unsigned blocks = (call.spheres + kThreads - 1) / kThreads;
   if (call.spheres > 0) {
     MakeKeys<<<dim3(blocks, pairs), kThreads, 0, stream>>>(call, p);

@@ -8,8 +8,14 @@
 
 namespace jaxrec {
 
-constexpr int kTileSide = 16;
-constexpr int kTileRays = kTileSide * kTileSide;
+// Rays of a tile, which one block blends: large ones share the culling among more rays, small ones
+// spread a small image over more multiprocessors.
+struct SmallTile {
+  static constexpr int kWidth = 16, kHeight = 16, kRays = kWidth * kHeight;
+};
+struct LargeTile {
+  static constexpr int kWidth = 32, kHeight = 32, kRays = kWidth * kHeight;
+};
 constexpr int kMaxCells = 256;      // coarse cells of a view
 constexpr int kMaxGroups = 256;     // groups of up to 4 x 4 cells
 constexpr int kChunk = 1024;        // sorted spheres that one block bins
@@ -48,12 +54,14 @@ struct CellList {
 
 // How the tiles of a view are grouped: cells of side x side tiles, groups of 4 x 4 cells.
 struct Coarse {
-  int tiles_x, tiles_y, side, cells_x, cells_y, groups_x, groups_y;
+  int tile_width, tile_height, tiles_x, tiles_y, side, cells_x, cells_y, groups_x, groups_y;
 
-  __host__ __device__ static Coarse For(int height, int width) {
+  template <typename Tile>
+  static Coarse For(int height, int width) {
     Coarse c;
-    c.tiles_x = (width + kTileSide - 1) / kTileSide;
-    c.tiles_y = (height + kTileSide - 1) / kTileSide;
+    c.tile_width = Tile::kWidth, c.tile_height = Tile::kHeight;
+    c.tiles_x = (width + c.tile_width - 1) / c.tile_width;
+    c.tiles_y = (height + c.tile_height - 1) / c.tile_height;
     c.side = 1;
     while (((c.tiles_x + c.side - 1) / c.side) * ((c.tiles_y + c.side - 1) / c.side) > kMaxCells)
       ++c.side;
@@ -110,6 +118,7 @@ __device__ __forceinline__ T* DataOf(const Batch& batch, const Batched<T>& array
   return array.data + OffsetOf(batch, array, problem);
 }
 
-const char* Prepare(const BlendCall& call, cudaStream_t stream, Prepared* out);
+const char* Prepare(const BlendCall& call, const Coarse& coarse, cudaStream_t stream,
+                    Prepared* out);
 
 }  // namespace jaxrec

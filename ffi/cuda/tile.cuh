@@ -1,8 +1,8 @@
 // How a block of threads walks through the spheres of its tile, front to back: shared by the
 // forward and the backward kernels.
 //
-// A block is a tile of 16 x 16 rays, a thread a ray, a warp 8 x 4 of them. Candidates of the
-// tile's cell are tested against the tile's cone, 256 at a time, and those that pass wait in
+// A block is a tile of rays, a thread a ray, a warp 8 x 4 of them. Candidates of the tile's cell
+// are tested against the tile's cone, one by each thread, and those that pass wait in
 // shared memory; each warp then tests 32 of them at a time against the cone of its own rays and
 // blends what is left.
 #pragma once
@@ -13,23 +13,24 @@
 
 namespace jaxrec {
 
-constexpr int kQueue = 512;  // spheres that may wait: a full one and a batch that just arrived
-
 // Few channels live in registers; many are a loop over local memory.
 template <int kChannels>
 constexpr int kUnrollOf = kChannels <= 19 ? kChannels : 1;
 
-// Blocks that a multiprocessor should hold: what their registers allow without spilling.
-template <int kChannels, int kTracked>
-constexpr int kBlocksOf = kChannels <= 3 && kTracked == 0   ? 4
-                          : kChannels <= 8 && kTracked <= 8 ? 2
-                                                            : 1;
+// Threads that a multiprocessor should hold: what their registers allow without spilling.
+template <typename Tile, int kChannels, int kTracked>
+constexpr int kBlocksOf = (kChannels <= 3 && kTracked == 0   ? 1024
+                           : kChannels <= 8 && kTracked <= 8 ? 512
+                                                             : 256) /
+                          Tile::kRays;
 
+template <typename Tile>
 struct TileShared {
-  float4 geometry[kQueue];  // x, y, z, r
-  float4 rest[kQueue];      // opacity, key, reach, id
+  static constexpr int kQueue = Tile::kRays + 256;  // a batch and what may wait before it
+  float4 geometry[kQueue];                          // x, y, z, r
+  float4 rest[kQueue];                              // opacity, key, reach, id
   int rank[kQueue];
-  int passed[kTileRays / 32];
+  int passed[Tile::kRays / 32];
 };
 
 struct TileView {
@@ -50,13 +51,16 @@ __device__ __forceinline__ float WarpMax(float x) {
   return x;
 }
 
-__device__ inline TileView OpenTile(const BlendCall& call, const Prepared& p, int tile, int pair) {
+template <typename Tile>
+__device__ __forceinline__ TileView OpenTile(const BlendCall& call, const Prepared& p, int tile,
+                                             int pair) {
   TileView t;
   t.view = p.views + pair;
   const int problem = pair / call.views, view = pair % call.views;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  t.x = tile % p.coarse.tiles_x * kTileSide + warp % 2 * 8 + lane % 8;
-  t.y = tile / p.coarse.tiles_x * kTileSide + warp / 2 * 4 + lane / 8;
+  constexpr int kAcross = Tile::kWidth / 8;
+  t.x = tile % p.coarse.tiles_x * Tile::kWidth + warp % kAcross * 8 + lane % 8;
+  t.y = tile / p.coarse.tiles_x * Tile::kHeight + warp / kAcross * 4 + lane / 8;
   t.inside = t.x < call.width && t.y < call.height;
   t.pixel = std::int64_t{t.y} * call.width + t.x;
   t.ray = {0, 0, 0, 0, 0, 0};
@@ -98,10 +102,10 @@ __device__ inline TileView OpenTile(const BlendCall& call, const Prepared& p, in
 // order and for the whole warp at once, until it answers false: `remaining` bounds how many are
 // still to come. All threads of the block must call this together. `limit` is the last rank that
 // matters to the warp (or a large number).
-template <typename Draw>
+template <typename Tile, typename Draw>
 __device__ __forceinline__ void WalkTile(const BlendCall& call, const Prepared& p, int tile,
-                                         int pair, const TileView& t, int limit, TileShared* shared,
-                                         Draw draw) {
+                                         int pair, const TileView& t, int limit,
+                                         TileShared<Tile>* shared, Draw draw) {
   if (call.spheres == 0) return;
   const int cell = p.coarse.CellOf(tile);
   const CellList list = p.lists[std::int64_t{pair} * p.coarse.cells() + cell];
@@ -122,18 +126,18 @@ __device__ __forceinline__ void WalkTile(const BlendCall& call, const Prepared& 
     next = records[next_rank];
   };
   fetch(0);
-  for (int start = 0; start < list.count; start += kTileRays) {
+  for (int start = 0; start < list.count; start += Tile::kRays) {
     const SphereRecord s = next;
     const int rank = next_rank;
     const bool pass =
         start + static_cast<int>(threadIdx.x) < list.count && Touches(cone, s.x, s.y, s.z, s.reach);
-    fetch(start + kTileRays);
+    fetch(start + Tile::kRays);
     const unsigned votes = __ballot_sync(~0u, pass);
     if (lane == 0) shared->passed[warp] = __popc(votes);
     __syncthreads();  // also: all warps are done with what was taken from the queue
     int at = queued + __popc(votes & ((1u << lane) - 1));
     int total = 0;
-    for (int w = 0; w < kTileRays / 32; ++w) {
+    for (int w = 0; w < Tile::kRays / 32; ++w) {
       if (w < warp) at += shared->passed[w];
       total += shared->passed[w];
     }
@@ -143,8 +147,8 @@ __device__ __forceinline__ void WalkTile(const BlendCall& call, const Prepared& 
       shared->rank[at] = rank;
     }
     queued += total;
-    const bool last = start + kTileRays >= list.count;
-    if (queued < kQueue - kTileRays + 1 && !last) {
+    const bool last = start + Tile::kRays >= list.count;
+    if (queued <= TileShared<Tile>::kQueue - Tile::kRays && !last) {
       __syncthreads();
       continue;
     }
