@@ -230,7 +230,7 @@ def test_without_native_library_the_definition_runs():
     # A process in which the extension cannot be imported still renders, and agrees.
     code = """
 import sys
-sys.modules["jaxrec._cpu"] = None
+sys.modules["jaxrec._cpu"] = sys.modules["jaxrec._cuda"] = None
 import jax, numpy as np
 sys.path.insert(0, sys.argv[1])
 from problems import problem, run
