@@ -79,12 +79,8 @@ ffi::Error Forward(cudaStream_t stream, F32 centers, F32 radii, F32 opacities, F
                    std::int32_t) {
   const Inputs in = {centers, radii, opacities, features, origins, directions, footprint, limits};
   BlendShape s;
-  JAXREC_RETURN_IF_ERROR(
-      BlendShape::Parse(centers.dimensions(), features.dimensions(), origins.dimensions(),
-                        {centers.dimensions(), radii.dimensions(), opacities.dimensions(),
-                         features.dimensions(), origins.dimensions(), directions.dimensions(),
-                         footprint.dimensions(), background.dimensions(), limits.dimensions()},
-                        &s));
+  JAXREC_RETURN_IF_ERROR(BlendShape::Parse(&s, centers, features, origins, radii, opacities,
+                                           directions, footprint, background, limits));
   BlendCall call;
   JAXREC_RETURN_IF_ERROR(MakeCall(s, in, scratch, &call));
   call.kind = kind, call.stop = stop;
@@ -108,13 +104,9 @@ ffi::Error Backward(cudaStream_t stream, F32 centers, F32 radii, F32 opacities, 
                     std::int32_t gradient_hits) {
   const Inputs in = {centers, radii, opacities, features, origins, directions, footprint, limits};
   BlendShape s;
-  JAXREC_RETURN_IF_ERROR(BlendShape::Parse(
-      centers.dimensions(), features.dimensions(), origins.dimensions(),
-      {centers.dimensions(), radii.dimensions(), opacities.dimensions(), features.dimensions(),
-       origins.dimensions(), directions.dimensions(), footprint.dimensions(), limits.dimensions(),
-       normalizer.dimensions(), last.dimensions(), ids.dimensions(), d_features.dimensions(),
-       d_depth.dimensions(), d_alpha.dimensions(), level.dimensions()},
-      &s));
+  JAXREC_RETURN_IF_ERROR(BlendShape::Parse(&s, centers, features, origins, radii, opacities,
+                                           directions, footprint, limits, normalizer, last, ids,
+                                           d_features, d_depth, d_alpha, level));
   BlendCall call;
   JAXREC_RETURN_IF_ERROR(MakeCall(s, in, scratch, &call));
   call.kind = kind, call.stop = stop;
@@ -149,62 +141,9 @@ std::int64_t BlendScratchBytes(std::int64_t spheres, std::int64_t views, std::in
 }  // namespace jaxrec
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxrecBlend, jaxrec::Forward,
-                              xla::ffi::Ffi::Bind()
-                                  .Ctx<xla::ffi::PlatformStream<cudaStream_t>>()
-                                  .Arg<jaxrec::F32>()  // centers
-                                  .Arg<jaxrec::F32>()  // radii
-                                  .Arg<jaxrec::F32>()  // opacities
-                                  .Arg<jaxrec::F32>()  // features
-                                  .Arg<jaxrec::F32>()  // origins
-                                  .Arg<jaxrec::F32>()  // directions
-                                  .Arg<jaxrec::F32>()  // footprint
-                                  .Arg<jaxrec::F32>()  // background
-                                  .Arg<jaxrec::F32>()  // limits
-                                  .Ret<jaxrec::F32>()  // features
-                                  .Ret<jaxrec::F32>()  // depth
-                                  .Ret<jaxrec::F32>()  // alpha
-                                  .Ret<jaxrec::S32>()  // ids
-                                  .Ret<jaxrec::S32>()  // counts
-                                  .Ret<jaxrec::F32>()  // normalizer
-                                  .Ret<jaxrec::S32>()  // last
-                                  .Ret<jaxrec::U8>()   // scratch
-                                  .Attr<std::int32_t>("kind")
-                                  .Attr<std::int32_t>("stop")
-                                  .Attr<float>("logit_stop")
-                                  .Attr<float>("min_transmittance")
-                                  .Attr<std::int32_t>("tile"),
+                              jaxrec::BindBlend<xla::ffi::PlatformStream<cudaStream_t>>(),
                               {xla::ffi::Traits::kCmdBufferCompatible});
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxrecBlendVjp, jaxrec::Backward,
-                              xla::ffi::Ffi::Bind()
-                                  .Ctx<xla::ffi::PlatformStream<cudaStream_t>>()
-                                  .Arg<jaxrec::F32>()  // centers
-                                  .Arg<jaxrec::F32>()  // radii
-                                  .Arg<jaxrec::F32>()  // opacities
-                                  .Arg<jaxrec::F32>()  // features
-                                  .Arg<jaxrec::F32>()  // origins
-                                  .Arg<jaxrec::F32>()  // directions
-                                  .Arg<jaxrec::F32>()  // footprint
-                                  .Arg<jaxrec::F32>()  // limits
-                                  .Arg<jaxrec::F32>()  // normalizer
-                                  .Arg<jaxrec::S32>()  // last
-                                  .Arg<jaxrec::S32>()  // ids
-                                  .Arg<jaxrec::F32>()  // d_features
-                                  .Arg<jaxrec::F32>()  // d_depth
-                                  .Arg<jaxrec::F32>()  // d_alpha
-                                  .Arg<jaxrec::F32>()  // level
-                                  .Ret<jaxrec::F32>()  // d_centers
-                                  .Ret<jaxrec::F32>()  // d_radii
-                                  .Ret<jaxrec::F32>()  // d_opacities
-                                  .Ret<jaxrec::F32>()  // d_features
-                                  .Ret<jaxrec::F32>()  // d_origins
-                                  .Ret<jaxrec::F32>()  // d_directions
-                                  .Ret<jaxrec::U8>()   // scratch
-                                  .Attr<std::int32_t>("kind")
-                                  .Attr<std::int32_t>("stop")
-                                  .Attr<float>("logit_stop")
-                                  .Attr<float>("min_transmittance")
-                                  .Attr<std::int32_t>("tile")
-                                  .Attr<std::int32_t>("need")
-                                  .Attr<std::int32_t>("gradient_hits"),
+                              jaxrec::BindBlendVjp<xla::ffi::PlatformStream<cudaStream_t>>(),
                               {xla::ffi::Traits::kCmdBufferCompatible});

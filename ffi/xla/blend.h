@@ -53,6 +53,16 @@ struct BlendShape {
                  "blend: more than 2^31 spheres or rays in one view");
   }
 
+  // The same with the other operands as buffers.
+  template <typename... Buffers>
+  static xla::ffi::Error Parse(BlendShape* shape, const F32& centers, const F32& features,
+                               const F32& origins, const Buffers&... others) {
+    return Parse(
+        centers.dimensions(), features.dimensions(), origins.dimensions(),
+        {centers.dimensions(), features.dimensions(), origins.dimensions(), others.dimensions()...},
+        shape);
+  }
+
   // Offset in elements of problem `index` in an operand, given its dimensions and how many of
   // them belong to one problem.
   std::int64_t Offset(Dimensions dimensions, std::size_t own, std::int64_t index) const {
@@ -78,6 +88,70 @@ inline xla::ffi::Error Match(const BlendShape& shape, Dimensions dimensions,
   for (std::size_t i = 0; good && i < own.size(); ++i)
     good = own[i] < 0 || dimensions[b + i] == own[i];
   return Check(good, std::string("blend: wrong shape of ") + name);
+}
+
+// What the handlers are called with; `Context` is the platform's stream or thread pool.
+template <typename Context>
+auto BindBlend() {
+  return xla::ffi::Ffi::Bind()
+      .Ctx<Context>()
+      .template Arg<F32>()  // centers
+      .template Arg<F32>()  // radii
+      .template Arg<F32>()  // opacities
+      .template Arg<F32>()  // features
+      .template Arg<F32>()  // origins
+      .template Arg<F32>()  // directions
+      .template Arg<F32>()  // footprint
+      .template Arg<F32>()  // background
+      .template Arg<F32>()  // limits
+      .template Ret<F32>()  // features
+      .template Ret<F32>()  // depth
+      .template Ret<F32>()  // alpha
+      .template Ret<S32>()  // ids
+      .template Ret<S32>()  // counts
+      .template Ret<F32>()  // normalizer
+      .template Ret<S32>()  // last
+      .template Ret<U8>()   // scratch
+      .template Attr<std::int32_t>("kind")
+      .template Attr<std::int32_t>("stop")
+      .template Attr<float>("logit_stop")
+      .template Attr<float>("min_transmittance")
+      .template Attr<std::int32_t>("tile");
+}
+
+template <typename Context>
+auto BindBlendVjp() {
+  return xla::ffi::Ffi::Bind()
+      .Ctx<Context>()
+      .template Arg<F32>()  // centers
+      .template Arg<F32>()  // radii
+      .template Arg<F32>()  // opacities
+      .template Arg<F32>()  // features
+      .template Arg<F32>()  // origins
+      .template Arg<F32>()  // directions
+      .template Arg<F32>()  // footprint
+      .template Arg<F32>()  // limits
+      .template Arg<F32>()  // normalizer
+      .template Arg<S32>()  // last
+      .template Arg<S32>()  // ids
+      .template Arg<F32>()  // d_features
+      .template Arg<F32>()  // d_depth
+      .template Arg<F32>()  // d_alpha
+      .template Arg<F32>()  // level
+      .template Ret<F32>()  // d_centers
+      .template Ret<F32>()  // d_radii
+      .template Ret<F32>()  // d_opacities
+      .template Ret<F32>()  // d_features
+      .template Ret<F32>()  // d_origins
+      .template Ret<F32>()  // d_directions
+      .template Ret<U8>()   // scratch
+      .template Attr<std::int32_t>("kind")
+      .template Attr<std::int32_t>("stop")
+      .template Attr<float>("logit_stop")
+      .template Attr<float>("min_transmittance")
+      .template Attr<std::int32_t>("tile")
+      .template Attr<std::int32_t>("need")
+      .template Attr<std::int32_t>("gradient_hits");
 }
 
 }  // namespace jaxrec

@@ -170,7 +170,7 @@ def _continue(run: RunFolder, point: Point, capture: Capture, resume: str) -> Po
     def save(step: int, state: FitState) -> None:
         nonlocal saved, seconds
         seconds = time.monotonic() - began
-        # Orbax leaves parts behind, and its threads complain, when the disk fills up meanwhile.
+        # A save is not begun where it does not fit: the one before it stays the newest.
         check_space(run.path, sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + 2**16)
         record = make_record(settings, point.normalizer)
         checkpoints.save(step, state, {**record, "seconds": seconds})

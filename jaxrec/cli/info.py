@@ -27,8 +27,10 @@ def show(facts: Mapping[str, Any]) -> None:
     print(f"jaxrec {facts['jaxrec']}, Python {facts['python']} on {facts['platform']}")
     print(", ".join(f"{name} {version}" for name, version in facts["packages"].items()))
     print("devices: " + ", ".join(facts["devices"]))
-    for name, targets in facts["native"].items():
-        print(f"native library for {name}: {', '.join(targets)}")
+    for name, library in facts["native"].items():
+        print(
+            f"native library for {name} ({library['built_for']}): {', '.join(library['targets'])}"
+        )
     if not facts["native"]:
         print("native libraries: none was built; plain JAX definitions run instead, far slower")
 
@@ -52,7 +54,10 @@ def collect() -> dict[str, Any]:
         "devices": [
             f"{device.platform}:{device.id} ({device.device_kind})" for device in jax.devices()
         ],
-        "native": {name: sorted(module.registrations()) for name, module in _ffi.modules().items()},
+        "native": {
+            name: {"built_for": module.built_for(), "targets": sorted(module.registrations())}
+            for name, module in _ffi.modules().items()
+        },
     }
 
 

