@@ -9,8 +9,9 @@ site=$(mktemp -d)
 JAXREC_CUDA_ARCHS=90 python3 -m pip install -q --no-build-isolation --no-deps --no-index --target "$site" . || exit 1
 export PYTHONPATH=$site:${PYTHONPATH:-} XLA_PYTHON_CLIENT_PREALLOCATE=false
 if [ "$what" != time ]; then
-  rm -rf /tmp/check && mkdir /tmp/check && cp -r tests /tmp/check/tests
-  (cd /tmp/check && python3 -m pytest -v -p no:xdist -o addopts= -W ignore --maxfail=12 -p no:cacheprovider \
+  check=$(mktemp -d)
+  cp -r tests "$check/tests"  # away from the sources, which would hide the installed package
+  (cd "$check" && python3 -m pytest -v -p no:xdist -o addopts= -W ignore --maxfail=12 -p no:cacheprovider \
     tests/test_goldens.py tests/test_blend.py tests/test_blend_limits.py tests/test_blend_properties.py \
     tests/test_blend_transforms.py -k "${CHECK:-not double_precision}" --jaxtyping-packages=jaxrec,beartype.beartype 2>&1) >"$out/check.txt"
   grep -E "^(FAILED|ERROR|E   )|passed|failed" "$out/check.txt" | cut -c1-200 | tail -60

@@ -39,6 +39,9 @@ struct Range {
   float near, far;
 };
 
+// A direction whose squared length is further from 1 than this is none.
+constexpr float kUnitTolerance = 1e-3f;
+
 // The reach of spheres so small that a beam might pass them by: w < kThinReach e.
 constexpr float kThinReach = 1.5f;
 constexpr float kThinRadius = 2.0f;

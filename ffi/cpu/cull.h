@@ -17,8 +17,6 @@ struct RayGroup {
   std::int32_t pixel[kLanes];  // y * width + x, -1 outside the image
 };
 
-constexpr float kUnitTolerance = 1e-3f;
-
 inline RayGroup LoadGroup(const View& view, int y0, int x0, int rows, const Rect& rect) {
   RayGroup g;
   alignas(64) float lanes[6][kLanes];

@@ -7,7 +7,6 @@
 namespace jaxrec {
 namespace {
 
-constexpr float kUnitTolerance = 1e-3f;
 constexpr float kParallelTolerance = 1e-6f;  // directions that differ by less are one
 constexpr int kPadding = 32;                 // vector reads run past the end by less
 

@@ -6,7 +6,6 @@
 namespace jaxrec {
 namespace {
 
-constexpr float kUnitTolerance = 1e-3f;
 constexpr float kParallelTolerance = 2e-6f;
 constexpr int kThreads = 256;
 

@@ -72,7 +72,7 @@ __device__ __forceinline__ TileView OpenTile(const BlendCall& call, const Prepar
     const Ray<float> ray = {o[0], o[1], o[2], n[0], n[1], n[2]};
     const float square = ray.nx * ray.nx + ray.ny * ray.ny + ray.nz * ray.nz;
     const float finite = (ray.ox + ray.oy + ray.oz + square) * 0.0f;
-    t.valid = finite == 0.0f && fabsf(square - 1.0f) <= 1e-3f;
+    t.valid = finite == 0.0f && fabsf(square - 1.0f) <= kUnitTolerance;
     if (t.valid) t.ray = ray;
   }
   const unsigned valid = __ballot_sync(~0u, t.valid);

@@ -92,16 +92,21 @@ inline xla::ffi::Error Match(const BlendShape& shape, Dimensions dimensions,
 
 // What the handlers are called with; `Context` is the platform's stream or thread pool.
 template <typename Context>
-auto BindBlend() {
+auto BindScene() {
   return xla::ffi::Ffi::Bind()
       .Ctx<Context>()
-      .template Arg<F32>()  // centers
-      .template Arg<F32>()  // radii
-      .template Arg<F32>()  // opacities
-      .template Arg<F32>()  // features
-      .template Arg<F32>()  // origins
-      .template Arg<F32>()  // directions
-      .template Arg<F32>()  // footprint
+      .template Arg<F32>()   // centers
+      .template Arg<F32>()   // radii
+      .template Arg<F32>()   // opacities
+      .template Arg<F32>()   // features
+      .template Arg<F32>()   // origins
+      .template Arg<F32>()   // directions
+      .template Arg<F32>();  // footprint
+}
+
+template <typename Context>
+auto BindBlend() {
+  return BindScene<Context>()
       .template Arg<F32>()  // background
       .template Arg<F32>()  // limits
       .template Ret<F32>()  // features
@@ -121,15 +126,7 @@ auto BindBlend() {
 
 template <typename Context>
 auto BindBlendVjp() {
-  return xla::ffi::Ffi::Bind()
-      .Ctx<Context>()
-      .template Arg<F32>()  // centers
-      .template Arg<F32>()  // radii
-      .template Arg<F32>()  // opacities
-      .template Arg<F32>()  // features
-      .template Arg<F32>()  // origins
-      .template Arg<F32>()  // directions
-      .template Arg<F32>()  // footprint
+  return BindScene<Context>()
       .template Arg<F32>()  // limits
       .template Arg<F32>()  // normalizer
       .template Arg<S32>()  // last
