@@ -12,7 +12,7 @@
 // each hit's T, which the caller parks on a forward sweep.
 #pragma once
 
-#include "core/chord.h"
+#include "core/central.h"
 
 namespace jaxrec {
 
@@ -36,6 +36,12 @@ struct Alpha {
   template <typename T>
   JAXREC_HD State<T> Begin() const {
     return {T{} + 1.0f};
+  }
+
+  // A ray that wants nothing.
+  template <typename T>
+  JAXREC_HD void Close(State<T>* state) const {
+    state->transmittance = T{} - 1.0f;
   }
 
   JAXREC_HD float LogBound(float) const { return 0.0f; }
@@ -69,6 +75,53 @@ struct Alpha {
     return chord.along;
   }
 
+  // The same for a central ray.
+  struct Central {
+    float x, y, z, hit;
+    float thin, steep, area, distance;  // (d / r)^2 and the share of the beam that is covered
+    float square, opacity;              // (r / d)^2
+    float bound, unused;                // as in softmax.h: nothing to bound here
+  };
+
+  JAXREC_HD Central Aim(const CentralSphere& sphere, const Beam& beam) const {
+    const CentralReach reach = CentralReach::Of(sphere.distance, sphere.r, beam);
+    const float d = sphere.distance, ratio = d > 0.0f ? sphere.r / d : 0.0f;
+    const float square = ratio * ratio;
+    return {sphere.x,
+            sphere.y,
+            sphere.z,
+            Min(reach.hit, 1.9999999f),  // a > 0
+            reach.thin,
+            square > 0.0f ? 1.0f / square : 0.0f,
+            square / (kThinArea * beam.e1 * beam.e1),
+            d,
+            square,
+            sphere.opacity,
+            0.0f,
+            0.0f};
+  }
+
+  template <typename T>
+  JAXREC_HD Hit<T> Weigh(T s, const Central& sphere) const {
+    const T zero = T{} + 0.0f;
+    const T minus = s * (0.25f * s - 1.0f);  // -(p / d)^2
+    Hit<T> hit;
+    hit.bump = Max(1.0f + minus * sphere.steep, zero);
+    hit.coverage = Select(s < sphere.thin, zero + sphere.area, hit.bump * hit.bump);
+    const T half_length = Sqrt(Max(sphere.square + minus, zero));
+    hit.zeta = sphere.distance * (1.0f - 0.5f * s - half_length);
+    return hit;
+  }
+
+  template <typename T>
+  JAXREC_HD T Depth(T s, const Central& sphere, const Hit<T>&) const {
+    return sphere.distance - 0.5f * sphere.distance * s;
+  }
+
+  template <typename T>
+  JAXREC_HD T Ceiling(const State<T>& state) const {
+    return state.transmittance;
+  }
   template <typename T>
   JAXREC_HD MaskOf<T> MayRaise(const Hit<T>&, const State<T>& state) const {
     return state.transmittance > T{} + 2.0f;  // never: sums are absolute
@@ -127,6 +180,28 @@ struct Alpha {
     out.beside = Select(chord.thin, beam.spread ? d_x * over_hypotenuse : zero, -d_bump);
     out.radius = Select(chord.thin, d_coverage * (2.0f / kThinArea * sphere.r) / (e * e),
                         d_bump * chord.p2 * over_r);
+    out.opacity = d_alpha * hit.coverage;
+    return out;
+  }
+
+  // The same for a central ray, of drawn hits only; `behind` is R.
+  template <typename T>
+  JAXREC_HD CentralCotangent<T> PullCentral(T s, const Central& sphere,
+                                            const CentralInverse& inverse, const Hit<T>& hit,
+                                            T transmittance, T behind, T value, T d_depth,
+                                            T* share) const {
+    const T zero = T{} + 0.0f;
+    const auto thin = s < sphere.thin;
+    *share = transmittance * (sphere.opacity * hit.coverage);
+    const T d_alpha = transmittance * (value - behind), d_coverage = d_alpha * sphere.opacity;
+    const T d_bump = Select(thin, zero, 2.0f * hit.bump * d_coverage);
+    const T depth = d_depth * *share;
+    const T square = s * (1.0f - 0.25f * s) * sphere.steep;  // (p / r)^2
+    const T twice = 2.0f * Select(thin, d_coverage * sphere.area, d_bump * square);
+    CentralCotangent<T> out;
+    out.chord = -d_bump * (1.0f - 0.5f * s) * sphere.steep - 0.5f * sphere.distance * depth;
+    out.distance = depth * (1.0f - 0.5f * s) - twice * inverse.distance;
+    out.radius = twice * inverse.radius;
     out.opacity = d_alpha * hit.coverage;
     return out;
   }

@@ -31,19 +31,27 @@ JAXREC_HD float Sqrt(float x) { return sqrtf(x); }
 JAXREC_HD float Max(float a, float b) { return a > b ? a : b; }
 JAXREC_HD float Min(float a, float b) { return a < b ? a : b; }
 #ifdef __CUDA_ARCH__
+JAXREC_HD float InverseSqrt(float x) { return rsqrtf(x); }
 // Of weights: relative errors of a few 1e-7 times |x|, of which only small |x| matter.
-JAXREC_HD float Exp(float x) { return __expf(x); }
-JAXREC_HD float Log(float x) { return __logf(x); }
+JAXREC_HD float Exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+JAXREC_HD float Log2(float x) { return __log2f(x); }
 #else
-JAXREC_HD float Exp(float x) { return expf(x); }
-JAXREC_HD float Log(float x) { return logf(x); }
+JAXREC_HD float InverseSqrt(float x) { return 1.0f / sqrtf(x); }
+JAXREC_HD float Exp2(float x) { return exp2f(x); }
+JAXREC_HD float Log2(float x) { return log2f(x); }
 #endif
 
-// Natural logarithm of x rounded down to a power of two; -88 for 0. x is not negative.
-JAXREC_HD float FloorLog(float x) {
+// Logarithm to the base 2 of x rounded down to a power of two; -127 for 0. x is not negative.
+JAXREC_HD float FloorLog2(float x) {
   std::int32_t bits;
   memcpy(&bits, &x, sizeof(bits));
-  return 0.693147181f * static_cast<float>((bits >> 23) - 127);
+  return static_cast<float>((bits >> 23) - 127);
 }
+
+constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
 
 }  // namespace jaxrec

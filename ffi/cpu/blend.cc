@@ -311,6 +311,10 @@ const char* BuiltFor() { return Kernels().name; }
 std::int64_t BlendScratchBytes(std::int64_t, std::int64_t, std::int64_t, std::int64_t) {
   return 0;  // scratch on the CPU is the threads' own
 }
+std::int64_t BlendVjpScratchBytes(std::int64_t, std::int64_t, std::int64_t, std::int64_t,
+                                  std::int64_t, std::int32_t, std::int32_t) {
+  return 0;
+}
 
 }  // namespace jaxrec
 

@@ -113,9 +113,8 @@ template <typename F>
 void Dispatch(const BlockWork& work, F f) {
   const View& view = *work.view;
   const BlockOptions& options = *work.options;
-  const float extent = view.range.far - view.range.near;
-  const Softmax softmax = {view.range, 1.0f / (view.gamma * extent),
-                           view.background_depth / view.gamma, options.logit_stop};
+  const Softmax softmax =
+      Softmax::Make(view.range, view.gamma, view.background_depth, options.logit_stop);
   const Alpha alpha = {view.range, options.min_transmittance};
   if (options.kind == 0) {
     view.channels == 3 ? f(softmax, Channels<3>{}) : f(softmax, Channels<0>{});

@@ -52,10 +52,10 @@ void BoundRemaining(const Policy& policy, const View& view, const Tile& tile, fl
     const Record& record = view.records[tile.list.rank[i]];
     // o exp(o z / gamma) with z at the nearest point.
     const double bound = policy.LogBound(record.key - view.slack) * record.opacity;
-    const double log = record.opacity > 0 ? bound + __builtin_log(record.opacity) : -1e30;
-    if (log > top) sum = sum * __builtin_exp(top - log), top = log;
-    sum += __builtin_exp(log - top);
-    bounds[i] = static_cast<float>(top + __builtin_log(sum)) + 1e-3f;
+    const double log = record.opacity > 0 ? bound + __builtin_log2(record.opacity) : -1e30;
+    if (log > top) sum = sum * __builtin_exp2(top - log), top = log;
+    sum += __builtin_exp2(log - top);
+    bounds[i] = static_cast<float>(top + __builtin_log2(sum)) + 1e-3f;
   }
 }
 

@@ -76,15 +76,14 @@ JAXREC_HD float Sum(FloatLanes x) {
   return lanes[0];
 }
 
-// e^x to 1.5 units in the last place for |x| < 87; 0 below, finite above. Range reduction to
-// |r| <= ln(2)/2 and the minimax polynomial of that interval (Cody and Waite 1980, chapter 6).
-JAXREC_HD FloatLanes Exp(FloatLanes x) {
-  const FloatLanes low = Splat(-87.3f), high = Splat(88.0f);
+// 2^x to 1.5 units in the last place for |x| < 126; 0 below, finite above. Range reduction to
+// |r| <= 1/2 and the minimax polynomial of e^r in r ln(2) (Cody and Waite 1980, chapter 6).
+JAXREC_HD FloatLanes Exp2(FloatLanes x) {
+  const FloatLanes low = Splat(-126.0f), high = Splat(127.0f);
   const FloatLanes clamped = Max(Min(x, high), low);
   const float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-  const FloatLanes shifted = clamped * 1.44269504f + kRound;
-  const FloatLanes n = shifted - kRound;
-  const FloatLanes r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f;
+  const FloatLanes shifted = clamped + kRound;
+  const FloatLanes r = (clamped - (shifted - kRound)) * kLn2;
   FloatLanes p = Splat(1.9875691500e-4f);
   p = p * r + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
@@ -97,8 +96,8 @@ JAXREC_HD FloatLanes Exp(FloatLanes x) {
   return Select(x < low, FloatLanes{}, y);
 }
 
-// Natural logarithm of a positive normal number to about 2 units in the last place.
-JAXREC_HD FloatLanes Log(FloatLanes x) {
+// Logarithm to the base 2 of a positive normal number to about 2 units in the last place.
+JAXREC_HD FloatLanes Log2(FloatLanes x) {
   IntLanes bits = reinterpret_cast<IntLanes>(x);
   const IntLanes exponent = ((bits - 0x3f3504f3) >> 23);  // so that the rest lies about 1
   bits = bits - (exponent << 23);
@@ -110,12 +109,12 @@ JAXREC_HD FloatLanes Log(FloatLanes x) {
   p = p * t2 + 0.2857143f;
   p = p * t2 + 0.4f;
   p = p * t2 + 0.66666667f;
-  return n * 0.693147181f + (2.0f * t + t * t2 * p);
+  return n + kLog2E * (2.0f * t + t * t2 * p);
 }
 
-JAXREC_HD FloatLanes FloorLog(FloatLanes x) {
+JAXREC_HD FloatLanes FloorLog2(FloatLanes x) {
   const IntLanes exponent = (reinterpret_cast<IntLanes>(x) >> 23) - 127;
-  return 0.693147181f * __builtin_convertvector(exponent, FloatLanes);
+  return __builtin_convertvector(exponent, FloatLanes);
 }
 
 }  // namespace jaxrec

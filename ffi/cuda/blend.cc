@@ -138,6 +138,13 @@ std::int64_t BlendScratchBytes(std::int64_t spheres, std::int64_t views, std::in
   return static_cast<std::int64_t>(BlendScratch(spheres, views, height, width));
 }
 
+std::int64_t BlendVjpScratchBytes(std::int64_t spheres, std::int64_t views, std::int64_t height,
+                                  std::int64_t width, std::int64_t channels, std::int32_t kind,
+                                  std::int32_t gradient_hits) {
+  return static_cast<std::int64_t>(
+      BlendVjpScratch(spheres, views, height, width, channels, WalksBackward(kind, gradient_hits)));
+}
+
 }  // namespace jaxrec
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxrecBlend, jaxrec::Forward,

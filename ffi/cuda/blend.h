@@ -69,9 +69,14 @@ struct BlendCall {
   std::size_t scratch_bytes;
 };
 
+// Whether the backward pass walks through all spheres: if not, it goes through the nearest hits.
+inline bool WalksBackward(int kind, int gradient_hits) { return kind != 0 || gradient_hits == 0; }
+
 // Bytes of scratch of one problem.
 std::size_t BlendScratch(std::int64_t spheres, std::int64_t views, std::int64_t height,
                          std::int64_t width);
+std::size_t BlendVjpScratch(std::int64_t spheres, std::int64_t views, std::int64_t height,
+                            std::int64_t width, std::int64_t channels, bool walks);
 
 // Enqueue; neither waits nor allocates. Return null or what went wrong.
 const char* LaunchBlend(const BlendCall& call, cudaStream_t stream);

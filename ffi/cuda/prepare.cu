@@ -2,14 +2,14 @@
 #include <cub/device/device_radix_sort.cuh>
 
 #include "cuda/prepare.cuh"
+#include "cuda/sums.cuh"
 
 namespace jaxrec {
 namespace {
 
 constexpr float kParallelTolerance = 2e-6f;
 constexpr int kThreads = 256;
-
-std::size_t Align(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
+constexpr int kKeyThreads = 1024;
 
 // Hands out parts of the scratch; with a null base only adds up sizes.
 struct Arena {
@@ -28,45 +28,31 @@ Prepared Layout(Arena* arena, std::int64_t pairs, std::int64_t spheres, const Co
   Prepared p;
   p.coarse = coarse;
   p.chunks = static_cast<int>((spheres + kChunk - 1) / kChunk);
-  p.tiles = arena->Take<TileCone>(pairs * p.coarse.tiles());
+  p.warps = arena->Take<Bundle>(pairs * coarse.tiles() * coarse.warps());
+  p.tiles = arena->Take<Bundle>(pairs * coarse.tiles());
+  p.sums = arena->Take<TileSums>(pairs * coarse.tiles());
+  p.cell_sums = arena->Take<TileSums>(pairs * coarse.cells());
+  p.lines = arena->Take<Span>(pairs * coarse.lines());
+  p.intervals = arena->Take<Interval>(pairs * coarse.lines());
+  p.bundles = arena->Take<Bundle>(pairs * coarse.cells());
   p.views = arena->Take<ViewState>(pairs);
-  p.cells = arena->Take<Cone>(pairs * p.coarse.cells());
-  p.groups = arena->Take<Cone>(pairs * p.coarse.groups());
+  p.cells = arena->Take<Box>(pairs * coarse.cells());
+  p.columns = arena->Take<Interval>(pairs * kMaxAxis);
+  p.rows = arena->Take<Interval>(pairs * kMaxAxis);
   for (auto& keys : p.keys) keys = arena->Take<std::uint64_t>(pairs * spheres);
   for (auto& order : p.order) order = arena->Take<std::int32_t>(pairs * spheres);
   p.unsorted = arena->Take<SphereRecord>(pairs * spheres);
   p.records = arena->Take<SphereRecord>(pairs * spheres);
-  p.counts = arena->Take<std::int32_t>(pairs * p.coarse.cells() * p.chunks);
-  p.words = arena->Take<std::uint32_t>(pairs * p.chunks * p.coarse.cells() * (kChunk / 32));
-  p.lists = arena->Take<CellList>(pairs * p.coarse.cells());
+  p.ranges = arena->Take<TileRange>(pairs * spheres);
+  p.counts = arena->Take<std::int32_t>(pairs * coarse.cells() * p.chunks);
+  p.lists = arena->Take<CellList>(pairs * coarse.cells());
   p.used = arena->Take<unsigned long long>(pairs);
   p.pool_size = kListsPerSphere * spheres;
-  p.pool = arena->Take<std::int32_t>(pairs * p.pool_size);
+  p.pool = arena->Take<Candidate>(pairs * p.pool_size);
   // Onesweep keeps a few counters for each tile of the input; this bounds them generously.
   p.sort_bytes = Align(pairs * spheres * 2 + (std::size_t{4} << 20));
   p.sort = arena->Take<char>(p.sort_bytes);
   return p;
-}
-
-__device__ float BlockMax(float x, float* shared) {
-  for (int d = 16; d > 0; d /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, d));
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
-  __syncthreads();
-  x = shared[0];
-  for (int w = 1; w < blockDim.x / 32; ++w) x = fmaxf(x, shared[w]);
-  return x;
-}
-
-// In a fixed order, so that results repeat to the bit.
-__device__ float BlockSum(float x, float* shared) {
-  for (int d = 16; d > 0; d /= 2) x += __shfl_xor_sync(~0u, x, d);
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
-  __syncthreads();
-  x = shared[0];
-  for (int w = 1; w < blockDim.x / 32; ++w) x += shared[w];
-  return x;
 }
 
 struct Vec {
@@ -75,205 +61,341 @@ struct Vec {
 __device__ Vec Minus(Vec a, Vec b) { return {a.x - b.x, a.y - b.y, a.z - b.z}; }
 __device__ float Dot(Vec a, Vec b) { return a.x * b.x + a.y * b.y + a.z * b.z; }
 __device__ float Length(Vec a) { return sqrtf(Dot(a, a)); }
-
-// Mean of weighted vectors of a block, as the first one plus the mean of the deviations from it:
-// exact where all are equal. `first` is the least index with a weight.
-__device__ Vec BlockMean(Vec v, float weight, float total, Vec first, float* shared) {
-  const Vec d = weight > 0 ? Minus(v, first) : Vec{0, 0, 0};
-  const float s = 1.0f / total;
-  return {first.x + BlockSum(d.x * weight, shared) * s,
-          first.y + BlockSum(d.y * weight, shared) * s,
-          first.z + BlockSum(d.z * weight, shared) * s};
+__device__ Vec Times(float s, Vec a) { return {s * a.x, s * a.y, s * a.z}; }
+__device__ Vec Cross(Vec a, Vec b) {
+  return {a.y * b.z - a.z * b.y, a.z * b.x - a.x * b.z, a.x * b.y - a.y * b.x};
 }
 
-// Of the thread with the least index where `has`; `any` tells whether there is one.
-__device__ Vec BlockFirst(Vec v, bool has, bool* any, Vec* shared, int* index) {
-  __syncthreads();
-  if (threadIdx.x == 0) *index = blockDim.x;
-  __syncthreads();
-  if (has) atomicMin(index, static_cast<int>(threadIdx.x));
-  __syncthreads();
-  *any = *index < static_cast<int>(blockDim.x);
-  if (static_cast<int>(threadIdx.x) == *index) *shared = v;
-  __syncthreads();
-  return *shared;
-}
+struct RayOf {
+  Vec o, n;
+  bool valid;
+};
 
-__device__ Vec Normalized(Vec n, bool* aimless) {
-  const float length = Length(n);
-  *aimless = !(length > 1e-3f);
-  if (*aimless) return n;
-  return {n.x / length, n.y / length, n.z / length};
-}
-
-__global__ void TileCones(BlendCall call, Prepared p) {
-  __shared__ float shared[32];
-  __shared__ Vec first_shared;
-  __shared__ int index;
-  const int pair = blockIdx.y, tile = blockIdx.x;
+__device__ __forceinline__ RayOf LoadRay(const BlendCall& call, int pair, int y, int x) {
   const int problem = pair / call.views, view = pair % call.views;
-  const int x = tile % p.coarse.tiles_x * p.coarse.tile_width + threadIdx.x % p.coarse.tile_width;
-  const int y = tile / p.coarse.tiles_x * p.coarse.tile_height + threadIdx.x / p.coarse.tile_width;
-  Vec o = {0, 0, 0}, n = {0, 0, 0};
-  bool valid = x < call.width && y < call.height;
-  if (valid) {
-    const std::int64_t ray = 3 * ((std::int64_t{view} * call.height + y) * call.width + x);
-    const float* op = DataOf(call.batch, call.origins, problem) + ray;
-    const float* np = DataOf(call.batch, call.directions, problem) + ray;
-    o = {op[0], op[1], op[2]}, n = {np[0], np[1], np[2]};
-    const float finite = (o.x + o.y + o.z + n.x + n.y + n.z) * 0.0f;
-    valid = finite == 0.0f && fabsf(Dot(n, n) - 1.0f) <= kUnitTolerance;
-  }
-  bool any;
-  const Vec first = BlockFirst(o, valid, &any, &first_shared, &index);
-  const Vec ahead = BlockFirst(n, valid, &any, &first_shared, &index);
-  TileCone out = {};
-  out.cone.empty = !any;
-  if (any) {
-    const float weight = valid ? 1.0f : 0.0f, total = BlockSum(weight, shared);
-    const Vec om = BlockMean(o, weight, total, first, shared);
-    bool aimless;
-    const Vec nm = Normalized(BlockMean(n, weight, total, ahead, shared), &aimless);
-    const Vec d = Minus(o, om);
-    const float chord = BlockMax(valid ? Length(Minus(n, nm)) : 0.0f, shared);
-    const float slack = BlockMax(valid ? Length(d) : 0.0f, shared);
-    out.along = BlockMax(valid ? fabsf(Dot(d, nm)) : 0.0f, shared);
-    out.chord = aimless ? 2.0f : chord;
-    out.count = static_cast<int>(total);
-    out.cone.ox = om.x, out.cone.oy = om.y, out.cone.oz = om.z;
-    out.cone.nx = nm.x, out.cone.ny = nm.y, out.cone.nz = nm.z;
-    out.cone.slack = slack * 1.00001f;
-    out.cone.SetChord(out.chord);
-  }
-  if (threadIdx.x == 0) p.tiles[std::int64_t{pair} * p.coarse.tiles() + tile] = out;
+  const std::int64_t at = 3 * ((std::int64_t{view} * call.height + y) * call.width + x);
+  const float* o = DataOf(call.batch, call.origins, problem) + at;
+  const float* n = DataOf(call.batch, call.directions, problem) + at;
+  RayOf ray = {{o[0], o[1], o[2]}, {n[0], n[1], n[2]}, false};
+  const float finite = (ray.o.x + ray.o.y + ray.o.z + ray.n.x + ray.n.y + ray.n.z) * 0.0f;
+  ray.valid = finite == 0.0f && fabsf(Dot(ray.n, ray.n) - 1.0f) <= kUnitTolerance;
+  return ray;
 }
 
-__device__ Vec WarpSum(Vec v) {
-  for (int d = 16; d > 0; d /= 2) {
-    v.x += __shfl_xor_sync(~0u, v.x, d), v.y += __shfl_xor_sync(~0u, v.y, d);
-    v.z += __shfl_xor_sync(~0u, v.z, d);
+// A frame of the view's rays. Any would do: this one makes boxes tight.
+__device__ Frame FrameOf(const BlendCall& call, int pair) {
+  Frame f = {{0, 0, 0}, {0, 0, 0}, {{1, 0, 0}, {0, 1, 0}, {0, 0, 1}}};
+  RayOf middle = {};
+  int y = 0;
+  for (int k = 0; k < 5 && !middle.valid; ++k) {  // the middle, else the middle of a quadrant
+    y = call.height * (k == 0 ? 2 : k < 3 ? 1 : 3) / 4;
+    middle = LoadRay(call, pair, y, call.width * (k == 0 ? 2 : k % 2 ? 1 : 3) / 4);
   }
-  return v;
+  if (!middle.valid) return f;
+  const RayOf left = LoadRay(call, pair, y, call.width / 4);
+  const RayOf right = LoadRay(call, pair, y, call.width * 3 / 4);
+  const float inverse = 1.0f / Length(middle.n);
+  const Vec z = Times(inverse, middle.n);
+  Vec x = {0, 0, 0};
+  if (left.valid && right.valid) {
+    x = Minus(right.n, left.n);
+    x = Minus(x, Times(Dot(x, z), z));
+    if (!(Length(x) > 1e-4f)) {
+      x = Minus(right.o, left.o);
+      x = Minus(x, Times(Dot(x, z), z));
+    }
+  }
+  if (!(Length(x) > 1e-6f)) {  // across z and the axis furthest from it
+    const Vec a = {fabsf(z.x), fabsf(z.y), fabsf(z.z)};
+    x = Cross(z, a.x <= a.y && a.x <= a.z ? Vec{1, 0, 0}
+                 : a.y <= a.z             ? Vec{0, 1, 0}
+                                          : Vec{0, 0, 1});
+  }
+  x = Times(1.0f / Length(x), x);
+  x = Minus(x, Times(Dot(x, z), z));  // once more: the first may have cancelled
+  x = Times(1.0f / Length(x), x);
+  Vec y_axis = Cross(z, x);
+  const int column = call.width / 2;
+  const RayOf top = LoadRay(call, pair, call.height / 4, column);
+  const RayOf bottom = LoadRay(call, pair, call.height * 3 / 4, column);
+  if (top.valid && bottom.valid) {  // downwards, as rows go
+    const float turn = Dot(Minus(bottom.n, top.n), y_axis);
+    const float move = Dot(Minus(bottom.o, top.o), y_axis);
+    if ((fabsf(turn) > 1e-4f ? turn : move) < 0.0f) y_axis = Times(-1.0f, y_axis);
+  }
+  f.base[0] = middle.o.x, f.base[1] = middle.o.y, f.base[2] = middle.o.z;
+  f.ray[0] = middle.n.x, f.ray[1] = middle.n.y, f.ray[2] = middle.n.z;
+  const Vec axes[3] = {x, y_axis, z};
+  for (int k = 0; k < 3; ++k)
+    f.axes[k][0] = axes[k].x, f.axes[k][1] = axes[k].y, f.axes[k][2] = axes[k].z;
+  return f;
 }
 
-// The cones of coarse cells and of groups of them from those of their tiles: a warp each.
-__global__ void MergeCones(Prepared p) {
-  const Coarse& coarse = p.coarse;
-  const int pair = blockIdx.y, lane = threadIdx.x;
-  const bool group = blockIdx.x >= coarse.cells();
-  const int index = group ? blockIdx.x - coarse.cells() : blockIdx.x;
-  const int side = group ? 4 * coarse.side : coarse.side;
-  const int across = group ? coarse.groups_x : coarse.cells_x;
-  const int y0 = index / across * side, x0 = index % across * side;
-  const int height = min(side, coarse.tiles_y - y0), width = min(side, coarse.tiles_x - x0);
-  const TileCone* tiles = p.tiles + std::int64_t{pair} * coarse.tiles();
-  const auto at = [&](int i) -> const TileCone& {
-    return tiles[(y0 + i / width) * coarse.tiles_x + x0 + i % width];
-  };
-  int first = 0x7fffffff, count = 0;
-  for (int i = lane; i < height * width; i += 32)
-    if (!at(i).cone.empty) first = min(first, i), ++count;
-  first = __reduce_min_sync(~0u, first), count = __reduce_add_sync(~0u, count);
-  Cone cone = {};
-  cone.empty = count == 0;
-  if (count > 0) {
-    const Vec base = {at(first).cone.ox, at(first).cone.oy, at(first).cone.oz};
-    Vec o = {0, 0, 0}, n = {0, 0, 0};
-    for (int i = lane; i < height * width; i += 32) {
-      const Cone& c = at(i).cone;
-      if (c.empty) continue;
-      o = {o.x + c.ox - base.x, o.y + c.oy - base.y, o.z + c.oz - base.z};
-      n = {n.x + c.nx, n.y + c.ny, n.z + c.nz};
-    }
-    o = WarpSum(o), n = WarpSum(n);
-    bool aimless;
-    const float s = 1.0f / count;
-    n = Normalized({n.x * s, n.y * s, n.z * s}, &aimless);
-    cone.ox = base.x + o.x * s, cone.oy = base.y + o.y * s, cone.oz = base.z + o.z * s;
-    cone.nx = n.x, cone.ny = n.y, cone.nz = n.z;
-    float chord = 0, slack = 0;
-    for (int i = lane; i < height * width; i += 32) {
-      const TileCone& t = at(i);
-      if (t.cone.empty) continue;
-      const Vec d = {t.cone.nx - n.x, t.cone.ny - n.y, t.cone.nz - n.z};
-      const Vec e = {t.cone.ox - cone.ox, t.cone.oy - cone.oy, t.cone.oz - cone.oz};
-      chord = fmaxf(chord, Length(d) + t.chord);  // the sum of two angles has less chord
-      slack = fmaxf(slack, Length(e) + t.cone.slack);
-    }
-    for (int d = 16; d > 0; d /= 2) {
-      chord = fmaxf(chord, __shfl_xor_sync(~0u, chord, d));
-      slack = fmaxf(slack, __shfl_xor_sync(~0u, slack, d));
-    }
-    cone.slack = slack * 1.00001f;
-    cone.SetChord(aimless ? 2.0f : chord);
-  }
-  if (lane == 0)
-    (group ? p.groups + std::int64_t{pair} * coarse.groups()
-           : p.cells + std::int64_t{pair} * coarse.cells())[index] = cone;
+__device__ __forceinline__ float WarpMin(float x) {
+  for (int d = 16; d > 0; d /= 2) x = fminf(x, __shfl_xor_sync(~0u, x, d));
+  return x;
+}
+__device__ __forceinline__ float WarpMax(float x) {
+  for (int d = 16; d > 0; d /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, d));
+  return x;
+}
+// In a fixed order, so that results repeat to the bit.
+__device__ __forceinline__ float WarpSum(float x) {
+  for (int d = 16; d > 0; d /= 2) x += __shfl_xor_sync(~0u, x, d);
+  return x;
+}
+__device__ __forceinline__ Interval WarpUnion(Interval i) {
+  return {WarpMin(i.low), WarpMax(i.high)};
+}
+__device__ __forceinline__ void Widen(Interval* to, const Interval& i) {
+  to->low = fminf(to->low, i.low), to->high = fmaxf(to->high, i.high);
+}
+constexpr Interval kNothing = {INFINITY, -INFINITY};
+
+// The frames of all views.
+__global__ void __launch_bounds__(32) MakeFrames(BlendCall call, Prepared p) {
+  const int pair = blockIdx.x * blockDim.x + threadIdx.x;
+  if (pair < call.pairs) p.views[pair].frame = FrameOf(call, pair);
 }
 
-__global__ void ViewStates(BlendCall call, Prepared p) {
-  __shared__ float shared[32];
-  __shared__ Vec first_shared;
-  __shared__ int index;
+__device__ __forceinline__ void Clear(Bundle* b, TileSums* s) {
+  for (int k = 0; k < 3; ++k) b->direction[k] = b->origin[k] = kNothing;
+  *s = {};
+  s->along = s->slope[0] = s->slope[1] = kNothing;
+}
+
+// Merges what the lanes hold.
+__device__ __forceinline__ void WarpMerge(Bundle* b, TileSums* s) {
+  for (int k = 0; k < 3; ++k) {
+    b->direction[k] = WarpUnion(b->direction[k]), b->origin[k] = WarpUnion(b->origin[k]);
+    s->direction[k] = WarpSum(s->direction[k]), s->origin[k] = WarpSum(s->origin[k]);
+  }
+  s->along = WarpUnion(s->along);
+  for (Interval& slope : s->slope) slope = WarpUnion(slope);
+  for (int d = 16; d > 0; d /= 2) s->count += __shfl_xor_sync(~0u, s->count, d);
+}
+
+__device__ __forceinline__ void Merge(const Bundle& b, const TileSums& s, Bundle* to,
+                                      TileSums* sum) {
+  for (int k = 0; k < 3; ++k) {
+    Widen(&to->direction[k], b.direction[k]), Widen(&to->origin[k], b.origin[k]);
+    sum->direction[k] += s.direction[k], sum->origin[k] += s.origin[k];
+  }
+  Widen(&sum->along, s.along);
+  for (int k = 0; k < 2; ++k) Widen(&sum->slope[k], s.slope[k]);
+  sum->count += s.count;
+}
+
+// What a warp's rays span; sums are deviations from the frame's ray.
+__device__ __forceinline__ void SpanRays(const Frame& frame, const RayOf& ray, Bundle* b,
+                                         TileSums* s) {
+  const float inf = INFINITY;
+  const Vec o = Minus(ray.o, {frame.base[0], frame.base[1], frame.base[2]});
+  const Vec d = Minus(ray.n, {frame.ray[0], frame.ray[1], frame.ray[2]});
+  float n[3];
+  for (int k = 0; k < 3; ++k) {
+    n[k] = Dot({frame.axes[k][0], frame.axes[k][1], frame.axes[k][2]}, ray.n);
+    b->direction[k] = WarpUnion({ray.valid ? n[k] : inf, ray.valid ? n[k] : -inf});
+  }
+  *s = {};
+  for (int k = 0; k < 2; ++k) {
+    const float slope = n[k] / fmaxf(n[2], kAhead);
+    s->slope[k] = WarpUnion({ray.valid ? slope : inf, ray.valid ? slope : -inf});
+  }
+  s->count = __popc(__ballot_sync(~0u, ray.valid));
+  s->direction[0] = WarpSum(ray.valid ? d.x : 0.0f);
+  s->direction[1] = WarpSum(ray.valid ? d.y : 0.0f);
+  s->direction[2] = WarpSum(ray.valid ? d.z : 0.0f);
+  if (__all_sync(~0u, !ray.valid || (o.x == 0.0f && o.y == 0.0f && o.z == 0.0f))) {
+    const Interval zero = s->count > 0 ? Interval{0.0f, 0.0f} : kNothing;
+    for (auto& interval : b->origin) interval = zero;
+    s->along = zero;
+    return;
+  }
+  for (int k = 0; k < 3; ++k) {
+    const float t = Dot({frame.axes[k][0], frame.axes[k][1], frame.axes[k][2]}, o);
+    b->origin[k] = WarpUnion({ray.valid ? t : inf, ray.valid ? t : -inf});
+  }
+  s->origin[0] = WarpSum(ray.valid ? o.x : 0.0f);
+  s->origin[1] = WarpSum(ray.valid ? o.y : 0.0f);
+  s->origin[2] = WarpSum(ray.valid ? o.z : 0.0f);
+  const float along = Dot(o, ray.n);
+  s->along = WarpUnion({ray.valid ? along : inf, ray.valid ? along : -inf});
+}
+
+// Bounds of the rays of each tile and of its warps.
+template <typename Tile>
+__global__ void __launch_bounds__(Tile::kRays) BoundTiles(BlendCall call, Prepared p) {
+  constexpr int kWarps = Tile::kRays / 32, kAcross = Tile::kWidth / Tile::kWarpWidth;
+  static_assert(kWarps <= 32);
+  __shared__ Bundle bundles[kWarps];
+  __shared__ TileSums sums[kWarps];
+  const int pair = blockIdx.y, tile = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int x = tile % p.coarse.tiles_x * Tile::kWidth + warp % kAcross * Tile::kWarpWidth +
+                lane % Tile::kWarpWidth;
+  const int y = tile / p.coarse.tiles_x * Tile::kHeight + warp / kAcross * Tile::kWarpHeight +
+                lane / Tile::kWarpWidth;
+  RayOf ray = {};
+  if (x < call.width && y < call.height) ray = LoadRay(call, pair, y, x);
+  Bundle b;
+  TileSums s;
+  SpanRays(p.views[pair].frame, ray, &b, &s);
+  const std::int64_t at = std::int64_t{pair} * p.coarse.tiles() + tile;
+  if (lane == 0) {
+    p.warps[at * kWarps + warp] = b;
+    bundles[warp] = b, sums[warp] = s;
+  }
+  __syncthreads();
+  if (warp != 0) return;
+  Clear(&b, &s);
+  if (lane < kWarps) b = bundles[lane], s = sums[lane];
+  WarpMerge(&b, &s);
+  if (lane == 0) p.tiles[at] = b, p.sums[at] = s;
+}
+
+// Bounds of the cells, and the spans of columns and rows of tiles: a warp for each.
+__global__ void __launch_bounds__(32) BoundCells(Prepared p) {
+  const Coarse& c = p.coarse;
+  const int pair = blockIdx.y, index = blockIdx.x, lane = threadIdx.x;
+  const bool cell = index < c.cells(), column = !cell && index < c.cells() + c.tiles_x;
+  const int line = index - c.cells() - (column ? 0 : c.tiles_x);
+  const int y0 = cell ? index / c.cells_x * c.side_y : column ? 0 : line;
+  const int x0 = cell ? index % c.cells_x * c.side_x : column ? line : 0;
+  const int height = min(cell ? c.side_y : column ? c.tiles_y : 1, c.tiles_y - y0);
+  const int width = min(cell ? c.side_x : column ? 1 : c.tiles_x, c.tiles_x - x0);
+  const std::int64_t tiles = std::int64_t{pair} * c.tiles();
+  Bundle b;
+  TileSums s;
+  Clear(&b, &s);
+  for (int i = lane; i < height * width; i += 32) {
+    const std::int64_t at = tiles + (y0 + i / width) * c.tiles_x + x0 + i % width;
+    Merge(p.tiles[at], p.sums[at], &b, &s);
+  }
+  WarpMerge(&b, &s);
+  if (lane != 0) return;
+  if (cell) {
+    const std::int64_t at = std::int64_t{pair} * c.cells() + index;
+    p.bundles[at] = b, p.cell_sums[at] = s;
+  } else {
+    const int k = column ? 0 : 1;
+    p.lines[std::int64_t{pair} * c.lines() + index - c.cells()] = {b.direction[k], s.slope[k],
+                                                                   b.origin[k]};
+  }
+}
+
+// Bounds of the whole view, and what kind of view it is: a block for each.
+__global__ void __launch_bounds__(256) BoundViews(BlendCall call, Prepared p) {
+  __shared__ TileSums sums[32];
+  __shared__ Bundle bundles[32];
+  __shared__ int shared_mode, shared_measure;
+  const Coarse& c = p.coarse;
   const int pair = blockIdx.x, problem = pair / call.views, view = pair % call.views;
-  const Coarse& coarse = p.coarse;
-  const TileCone* tiles = p.tiles + std::int64_t{pair} * coarse.tiles();
-  // The mean beam, from the tiles' means.
-  Vec first = {0, 0, 0}, ahead = {0, 0, 0}, o = {0, 0, 0}, n = {0, 0, 0};
-  int count = 0;
-  for (int t = threadIdx.x; t < coarse.tiles(); t += blockDim.x) {
-    if (tiles[t].cone.empty) continue;
-    if (count == 0) {
-      first = {tiles[t].cone.ox, tiles[t].cone.oy, tiles[t].cone.oz};
-      ahead = {tiles[t].cone.nx, tiles[t].cone.ny, tiles[t].cone.nz};
-    }
-    count += tiles[t].count;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+  const std::int64_t cells_at = std::int64_t{pair} * c.cells();
+  Bundle all;
+  TileSums total;
+  Clear(&all, &total);
+  for (int cell = threadIdx.x; cell < c.cells(); cell += blockDim.x)
+    Merge(p.bundles[cells_at + cell], p.cell_sums[cells_at + cell], &all, &total);
+  WarpMerge(&all, &total);
+  if (lane == 0) bundles[warp] = all, sums[warp] = total;
+  __syncthreads();
+  if (warp == 0) {
+    Clear(&all, &total);
+    if (lane < warps) all = bundles[lane], total = sums[lane];
+    WarpMerge(&all, &total);
   }
-  bool any;
-  const bool has = count > 0;
-  first = BlockFirst(first, has, &any, &first_shared, &index);
-  ahead = BlockFirst(ahead, has, &any, &first_shared, &index);
-  for (int t = threadIdx.x; t < coarse.tiles(); t += blockDim.x) {
-    const Cone& c = tiles[t].cone;
-    if (c.empty) continue;
-    const float w = static_cast<float>(tiles[t].count);
-    o.x += w * (c.ox - first.x), o.y += w * (c.oy - first.y), o.z += w * (c.oz - first.z);
-    n.x += w * (c.nx - ahead.x), n.y += w * (c.ny - ahead.y), n.z += w * (c.nz - ahead.z);
-  }
-  const float s = 1.0f / fmaxf(BlockSum(static_cast<float>(count), shared), 1.0f);
-  const Vec om = {first.x + BlockSum(o.x, shared) * s, first.y + BlockSum(o.y, shared) * s,
-                  first.z + BlockSum(o.z, shared) * s};
-  const Vec nm = {ahead.x + BlockSum(n.x, shared) * s, ahead.y + BlockSum(n.y, shared) * s,
-                  ahead.z + BlockSum(n.z, shared) * s};
-  float shift = 0, along = 0, spread = 0;
-  for (int t = threadIdx.x; t < coarse.tiles(); t += blockDim.x) {
-    const Cone& c = tiles[t].cone;
-    if (c.empty) continue;
-    const Vec d = {c.ox - om.x, c.oy - om.y, c.oz - om.z};
-    const Vec e = {c.nx - nm.x, c.ny - nm.y, c.nz - nm.z};
-    shift = fmaxf(shift, Length(d) + c.slack);
-    along = fmaxf(along, fabsf(Dot(d, nm)) + tiles[t].along);
-    spread = fmaxf(spread, Length(e) + tiles[t].chord);
-  }
-  shift = BlockMax(shift, shared), along = BlockMax(along, shared);
-  spread = BlockMax(spread, shared);
   if (threadIdx.x == 0) {
     const float* footprint = DataOf(call.batch, call.footprint, problem) + 2 * view;
     const float* limits = DataOf(call.batch, call.limits, problem);
     ViewState out = {};
+    const Frame frame = p.views[pair].frame;
+    out.frame = frame;
     out.beam = Beam::Make(footprint[0], footprint[1]);
-    out.parallel = !out.beam.spread && spread <= kParallelTolerance;
-    out.point = out.beam.spread && footprint[0] == 0.0f;
-    out.o[0] = om.x, out.o[1] = om.y, out.o[2] = om.z;
-    out.n[0] = nm.x, out.n[1] = nm.y, out.n[2] = nm.z;
-    out.shift = out.parallel ? along : shift;
-    out.reach_shift = shift;
     out.range = {limits[0], limits[1]};
     out.gamma = limits[2], out.background_depth = limits[3];
+    const float s = total.count > 0 ? 1.0f / total.count : 0.0f;
+    float mean[3];  // of the origins, in the frame
+    bool same = true;
+    float spread = 0, lean = 0;
+    for (int k = 0; k < 3; ++k) {
+      out.o[k] = frame.base[k] + total.origin[k] * s;
+      out.n[k] = frame.ray[k] + total.direction[k] * s;
+      same = same && all.origin[k].low == 0.0f && all.origin[k].high == 0.0f;
+    }
+    const Vec o = {total.origin[0] * s, total.origin[1] * s, total.origin[2] * s};
+    const Vec n = {out.n[0], out.n[1], out.n[2]};
+    float shift = 0;
+    for (int k = 0; k < 3; ++k) {
+      const Vec axis = {frame.axes[k][0], frame.axes[k][1], frame.axes[k][2]};
+      mean[k] = Dot(axis, o);
+      const float turn = Dot(axis, n);
+      if (k < 2) lean = fmaxf(lean, fabsf(turn));
+      spread = fmaxf(spread, fmaxf(all.direction[k].high - turn, turn - all.direction[k].low));
+      const float far = fmaxf(all.origin[k].high - mean[k], mean[k] - all.origin[k].low);
+      shift += far * far;
+    }
+    if (total.count == 0) shift = 0, total.along = {0, 0};
+    shift = sqrtf(shift);
+    out.mode = kGeneral;
+    if (same && out.beam.spread && out.beam.e0 == 0.0f) out.mode = kCentral;
+    if (!out.beam.spread && spread <= kParallelTolerance && lean <= 1e-5f) out.mode = kParallel;
+    const float middle = Dot(o, n);
+    out.shift =
+        out.mode == kParallel ? fmaxf(total.along.high - middle, middle - total.along.low) : shift;
+    out.reach_shift = shift;
+    out.box = BoxOf(out.mode, all);
+    out.measure = out.mode == kParallel           ? kByOrigin
+                  : all.direction[2].low > kAhead ? kBySlope
+                                                  : kByDirection;
+    shared_mode = out.mode, shared_measure = out.measure;
     p.views[pair] = out;
     p.used[pair] = 0;
   }
+  __syncthreads();
+  const int mode = shared_mode, measure = shared_measure;
+  for (int cell = threadIdx.x; cell < c.cells(); cell += blockDim.x)
+    p.cells[cells_at + cell] = BoxOf(mode, p.bundles[cells_at + cell]);
+  // Spans of columns and rows of cells, and of tiles in the space of the boxes.
+  const Span* spans = p.lines + std::int64_t{pair} * c.lines();
+  Interval* lines = p.intervals + std::int64_t{pair} * c.lines();
+  bool crossed = true;  // spans advance and hardly overlap, so that a tile is where they cross
+  float widths[2] = {}, whole[2];
+  for (int k = 0; k < 2; ++k) {
+    const int count = k == 0 ? c.tiles_x : c.tiles_y, first = k == 0 ? 0 : c.tiles_x;
+    Interval all_of = kNothing;
+    for (int i = threadIdx.x; i < count; i += blockDim.x) {
+      const Interval a = Of(spans[first + i], measure);
+      lines[first + i] = a;
+      if (i > 0) {
+        const Interval b = Of(spans[first + i - 1], measure);
+        crossed = crossed && b.low <= a.low && b.high <= a.high;
+      }
+      crossed = crossed && a.low <= a.high;
+      if (a.low <= a.high) widths[k] += a.high - a.low;
+      Widen(&all_of, a);
+    }
+    all_of = WarpUnion(all_of), widths[k] = WarpSum(widths[k]);
+    __syncthreads();
+    if (lane == 0) bundles[warp].direction[0] = all_of, sums[warp].direction[0] = widths[k];
+    __syncthreads();
+    all_of = kNothing, widths[k] = 0;
+    for (int w = 0; w < warps; ++w)
+      Widen(&all_of, bundles[w].direction[0]), widths[k] += sums[w].direction[0];
+    whole[k] = all_of.high - all_of.low;
+    const int cells = k == 0 ? c.cells_x : c.cells_y, side = k == 0 ? c.side_x : c.side_y;
+    if (threadIdx.x < cells) {
+      Interval span = kNothing;
+      for (int i = threadIdx.x * side; i < min((static_cast<int>(threadIdx.x) + 1) * side, count);
+           ++i)
+        Widen(&span, Of(spans[first + i], measure));
+      (k == 0 ? p.columns : p.rows)[pair * kMaxAxis + threadIdx.x] = span;
+    }
+  }
+  const int all_crossed = __syncthreads_and(crossed);
+  if (threadIdx.x == 0)
+    p.views[pair].crossed =
+        all_crossed && widths[0] <= 2.0f * whole[0] && widths[1] <= 2.0f * whole[1];
 }
 
 __device__ std::uint32_t Sortable(float x) {
@@ -281,170 +403,300 @@ __device__ std::uint32_t Sortable(float x) {
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-struct Seen {
-  float key, reach;
-  bool visible;
-};
-
-// Key and reach of a sphere in a view; the same rule as on the CPU.
-__device__ Seen See(const BlendCall& call, const ViewState& view, int problem, std::int64_t i,
-                    float* below) {
+// A sphere in a view; the rule of visibility is that of the CPU, and what no ray's bound touches is
+// hidden too. *below: by how much x of a hit may fall below the distance.
+__device__ bool See(const BlendCall& call, const ViewState& view, int problem, std::int64_t i,
+                    SphereRecord* out, float* below) {
   const float* c = DataOf(call.batch, call.centers, problem) + 3 * i;
   const float r = DataOf(call.batch, call.radii, problem)[i];
   const float opacity = DataOf(call.batch, call.opacities, problem)[i];
-  const Vec v = {c[0] - view.o[0], c[1] - view.o[1], c[2] - view.o[2]};
-  const float distance = Length(v);
-  const float along = Dot(v, {view.n[0], view.n[1], view.n[2]});
-  const Beam& beam = view.beam;
-  const float e = beam.e0 + beam.e1 * (distance + view.reach_shift);
-  Seen seen;
-  seen.reach = (r < kThinRadius * e ? fmaxf(r, kThinReach * e) : r) * 1.00001f;
-  seen.key = (view.parallel ? along : distance) - r;
-  *below = view.parallel || view.point
-               ? 0.0f
-               : distance - sqrtf(fmaxf(distance * distance - seen.reach * seen.reach, 0.0f));
-  const float margin = 1e-5f * (distance + r + view.shift);
-  float finite = (c[0] + c[1] + c[2] + r + opacity) * 0.0f;
+  const Vec center = {c[0], c[1], c[2]};
+  float finite = (center.x + center.y + center.z + r + opacity) * 0.0f;
   const float* f = DataOf(call.batch, call.features, problem) + i * call.channels;
   for (int k = 0; k < call.channels; ++k) finite += f[k] * 0.0f;
-  seen.visible = finite == 0.0f && r >= 0.0f &&
-                 !(seen.key + view.shift + margin < view.range.near) &&
-                 !(seen.key - view.shift - *below - margin > view.range.far);
-  return seen;
+  const Vec v = Minus(center, {view.o[0], view.o[1], view.o[2]});
+  const float distance = Length(v);
+  const Beam& beam = view.beam;
+  *below = 0.0f;
+  if (view.mode == kCentral) {
+    const float inverse = distance > 0.0f ? 1.0f / distance : 0.0f;
+    const CentralReach reach = CentralReach::Of(distance, r, beam);
+    *out = {v.x * inverse,
+            v.y * inverse,
+            v.z * inverse,
+            distance,
+            r,
+            opacity,
+            sqrtf(reach.hit),
+            static_cast<std::int32_t>(i)};
+    const float closest = distance - r;
+    return finite == 0.0f && r >= 0.0f && closest >= view.range.near && closest <= view.range.far &&
+           Touches(view.box, CentralBall(view.frame, *out));
+  }
+  const bool parallel = view.mode == kParallel;
+  const float e = beam.e0 + beam.e1 * (distance + view.reach_shift);
+  const float reach = (r < kThinRadius * e ? fmaxf(r, kThinReach * e) : r) * 1.00001f;
+  const float along = parallel ? Dot(v, {view.n[0], view.n[1], view.n[2]}) : distance;
+  *out = {center.x, center.y, center.z, along, r, opacity, reach, static_cast<std::int32_t>(i)};
+  if (!parallel && !(beam.spread && beam.e0 == 0.0f))
+    *below = distance - sqrtf(fmaxf(distance * distance - reach * reach, 0.0f));
+  const float margin = 1e-5f * (distance + r + view.shift), key = along - r;
+  return finite == 0.0f && r >= 0.0f && !(key + view.shift + margin < view.range.near) &&
+         !(key - view.shift - *below - margin > view.range.far) &&
+         Touches(view.box, BallOf(view, *out));
 }
 
-__global__ void MakeKeys(BlendCall call, Prepared p) {
+__global__ void __launch_bounds__(kKeyThreads) MakeKeys(BlendCall call, Prepared p) {
   const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const int pair = blockIdx.y;
-  if (i >= call.spheres) return;
   ViewState& view = p.views[pair];
-  float below;
-  const Seen seen = See(call, view, pair / call.views, i, &below);
-  const std::int64_t at = std::int64_t{pair} * call.spheres + i;
-  const std::uint32_t key = seen.visible ? Sortable(seen.key) : kHiddenKey;
-  if (call.pairs == 1)
-    reinterpret_cast<std::uint32_t*>(p.keys[0])[at] = key;
-  else
-    p.keys[0][at] = static_cast<std::uint64_t>(pair) << 32 | key;
-  p.order[0][at] = static_cast<std::int32_t>(i);
-  if (seen.visible) {
-    const int problem = pair / call.views;
-    const float* c = DataOf(call.batch, call.centers, problem) + 3 * i;
-    p.unsorted[at] = {c[0],
-                      c[1],
-                      c[2],
-                      DataOf(call.batch, call.radii, problem)[i],
-                      DataOf(call.batch, call.opacities, problem)[i],
-                      seen.key,
-                      seen.reach,
-                      static_cast<std::int32_t>(i)};
+  SphereRecord record;
+  float below = 0;
+  const bool has = i < call.spheres;
+  const bool visible = has && See(call, view, pair / call.views, i, &record, &below);
+  if (has) {
+    const std::int64_t at = std::int64_t{pair} * call.spheres + i;
+    const std::uint32_t key = visible ? Sortable(record.distance - record.r) : kHiddenKey;
+    if (call.pairs == 1)
+      reinterpret_cast<std::uint32_t*>(p.keys[0])[at] = key;
+    else
+      p.keys[0][at] = static_cast<std::uint64_t>(pair) << 32 | key;
+    p.order[0][at] = static_cast<std::int32_t>(i);
+    if (visible) p.unsorted[at] = record;
   }
-  const unsigned seen_lanes = __ballot_sync(__activemask(), seen.visible);
-  if (seen.visible) {
-    if (__ffs(seen_lanes) - 1 == threadIdx.x % 32) atomicAdd(&view.visible, __popc(seen_lanes));
-    if (below > 0) atomicMax(&view.drop_bits, __float_as_uint(below));
+  const int seen = __syncthreads_count(visible);
+  const int large =
+      __syncthreads_count(visible && view.mode == kCentral && record.reach > kLarge * view.beam.e1);
+  if (threadIdx.x == 0 && seen > 0) atomicAdd(&view.visible, seen), atomicAdd(&view.large, large);
+  if (visible && below > 0) atomicMax(&view.drop_bits, __float_as_uint(below));
+}
+
+// Which columns or rows of cells a ball may touch: a bit for each.
+__device__ __forceinline__ unsigned Overlaps(const Interval* lines, int count, Interval span) {
+  unsigned bits = 0;
+  for (int i = 0; i < count; ++i)
+    if (span.high >= lines[i].low && span.low <= lines[i].high) bits |= 1u << i;
+  return bits;
+}
+
+// The first and the last line that overlap, of lines that advance.
+__device__ __forceinline__ void Search(const Interval* lines, int count, Interval span,
+                                       std::int16_t* first, std::int16_t* last) {
+  int a = 0, b = 0;
+  for (int n = count; n > 0;) {
+    const int half = n / 2;
+    if (lines[a + half].high < span.low)
+      a += half + 1, n -= half + 1;
+    else
+      n = half;
+  }
+  for (int n = count; n > 0;) {
+    const int half = n / 2;
+    if (lines[b + half].low <= span.high)
+      b += half + 1, n -= half + 1;
+    else
+      n = half;
+  }
+  *first = static_cast<std::int16_t>(a), *last = static_cast<std::int16_t>(b - 1);
+}
+
+// Slopes of the directions within a ball: x is the axis of the slope. All of them if some do not
+// look ahead.
+__device__ __forceinline__ Interval SlopesOf(float x, float z, float radius) {
+  const float square = x * x + z * z - radius * radius;
+  if (!(square > 0.0f)) return {-INFINITY, INFINITY};
+  const float c = sqrtf(square);  // cosine of the half-angle, times the hypotenuse
+  const float low = z * c + x * radius, high = z * c - x * radius;
+  Interval slopes = {low > 1e-6f ? (x * c - z * radius) / low : -INFINITY,
+                     high > 1e-6f ? (x * c + z * radius) / high : INFINITY};
+  slopes.low -= 1e-5f * fabsf(slopes.low) + 1e-6f,
+      slopes.high += 1e-5f * fabsf(slopes.high) + 1e-6f;
+  return slopes;
+}
+
+// Where a ball lies along the measure of columns (axis 0) or rows (axis 1).
+__device__ __forceinline__ Interval Along(int measure, const Ball& ball, int axis) {
+  const float at = axis == 0 ? ball.x : ball.y;
+  return measure == kBySlope ? SlopesOf(at, ball.z, ball.radius)
+                             : Interval{at - ball.radius, at + ball.radius};
+}
+
+// Calls use(cell) for the cells that a sphere touches, in the rows from `begin` to before `end`.
+template <typename Use>
+__device__ __forceinline__ void ForRange(const Coarse& c, const TileRange& r, int begin, int end,
+                                         Use use) {
+  if (r.x0 > r.x1 || r.y0 > r.y1) return;
+  const auto cell = [](int line, float over_side) {  // exact: a quotient of small integers
+    return static_cast<int>((static_cast<float>(line) + 0.5f) * over_side);
+  };
+  const int left = cell(r.x0, c.over_x), right = cell(r.x1, c.over_x);
+  const int bottom = min(cell(r.y1, c.over_y), end - 1);
+  for (int y = max(cell(r.y0, c.over_y), begin); y <= bottom; ++y)
+    for (int x = left; x <= right; ++x) use(y * c.cells_x + x);
+}
+template <typename Use>
+__device__ __forceinline__ void ForCells(const Coarse& c, const Box* boxes, const Ball& ball,
+                                         unsigned columns, unsigned rows, Use use) {
+  for (; rows != 0; rows &= rows - 1) {
+    const int first = (__ffs(rows) - 1) * c.cells_x;
+    for (unsigned bits = columns; bits != 0; bits &= bits - 1) {
+      const int cell = first + __ffs(bits) - 1;
+      if (Touches(boxes[cell], ball)) use(cell);
+    }
   }
 }
 
-// Copies spheres in front-to-back order: 32 bytes each, one sector.
-__global__ void Gather(BlendCall call, Prepared p) {
-  const std::int64_t rank = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  const int pair = blockIdx.y;
-  if (rank >= p.views[pair].visible) return;
-  const std::int64_t base = std::int64_t{pair} * call.spheres;
-  p.records[base + rank] = p.unsorted[base + p.order[1][base + rank]];
+// Spans of columns and rows: of tiles where they cross, else of cells.
+__device__ __forceinline__ void LoadLines(const Prepared& p, int pair, bool crossed,
+                                          Interval* lines) {
+  const Coarse& c = p.coarse;
+  if (crossed) {
+    for (int i = threadIdx.x; i < c.lines(); i += blockDim.x)
+      lines[i] = p.intervals[std::int64_t{pair} * c.lines() + i];
+  } else if (threadIdx.x < c.cells_x + c.cells_y) {
+    const int i = threadIdx.x;
+    lines[i] =
+        i < c.cells_x ? p.columns[pair * kMaxAxis + i] : p.rows[pair * kMaxAxis + i - c.cells_x];
+  }
 }
 
-// Which of a chunk's spheres touch which cell: a bit for each sphere in p.words [chunk, cell, 32],
-// and how many in p.counts.
-__global__ void __launch_bounds__(kChunk) Bin(BlendCall call, Prepared p) {
-  extern __shared__ std::uint32_t words[];  // [cells, kChunk / 32]
+// Copies a chunk's spheres in front-to-back order, 32 bytes each, and counts how many touch each
+// cell.
+__global__ void __launch_bounds__(kChunk, 2) Count(BlendCall call, Prepared p) {
+  extern __shared__ int counts[];  // [cells], then the lines
   const int pair = blockIdx.y, chunk = blockIdx.x;
-  const Coarse& coarse = p.coarse;
-  const int cells = coarse.cells(), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const Coarse& c = p.coarse;
   const ViewState& view = p.views[pair];
-  const std::int64_t counts_at = (std::int64_t{pair} * cells) * p.chunks + chunk;
-  if (chunk * kChunk >= view.visible) {
-    for (int c = threadIdx.x; c < cells; c += blockDim.x)
-      p.counts[counts_at + std::int64_t{c} * p.chunks] = 0;
-    return;
-  }
-  for (int w = threadIdx.x; w < cells * (kChunk / 32); w += blockDim.x) words[w] = 0;
+  Interval* lines = reinterpret_cast<Interval*>(counts + (c.cells() + 1) / 2 * 2);
+  if (chunk * kChunk >= view.visible) return;
+  LoadLines(p, pair, view.crossed, lines);
+  for (int cell = threadIdx.x; cell < c.cells(); cell += blockDim.x) counts[cell] = 0;
   __syncthreads();
   const int rank = chunk * kChunk + threadIdx.x;
-  const bool has = rank < view.visible;
-  SphereRecord s = {};
-  if (has) s = p.records[std::int64_t{pair} * call.spheres + rank];
-  const Cone* groups = p.groups + std::int64_t{pair} * coarse.groups();
-  const Cone* cones = p.cells + std::int64_t{pair} * cells;
-  for (int g = 0; g < coarse.groups(); ++g) {
-    const bool touches = has && !groups[g].empty && Touches(groups[g], s.x, s.y, s.z, s.reach);
-    unsigned bits = __ballot_sync(~0u, touches);
-    if (bits == 0) continue;
-    // The few spheres that pass are tested two at a time, a lane for each of 16 cells.
-    const int y = g / coarse.groups_x * 4 + lane % 16 / 4, x = g % coarse.groups_x * 4 + lane % 4;
-    const bool inside = y < coarse.cells_y && x < coarse.cells_x;
-    const int c = y * coarse.cells_x + x;
-    Cone cone = {};
-    cone.empty = true;
-    if (inside) cone = cones[c];
-    while (bits != 0) {
-      const int first = __ffs(bits) - 1;
-      bits &= bits - 1;
-      const int second = bits != 0 ? __ffs(bits) - 1 : -1;
-      bits &= bits - 1;
-      const int source = lane < 16 ? first : second;
-      const int from = source < 0 ? 0 : source;
-      const float sx = __shfl_sync(~0u, s.x, from), sy = __shfl_sync(~0u, s.y, from);
-      const float sz = __shfl_sync(~0u, s.z, from), reach = __shfl_sync(~0u, s.reach, from);
-      if (source >= 0 && !cone.empty && Touches(cone, sx, sy, sz, reach))
-        atomicOr(&words[c * (kChunk / 32) + warp], 1u << source);
+  if (rank < view.visible) {
+    const std::int64_t base = std::int64_t{pair} * call.spheres;
+    const SphereRecord s = p.unsorted[base + p.order[1][base + rank]];
+    p.records[base + rank] = s;
+    const Ball ball = BallOf(view, s);
+    const Interval across = Along(view.measure, ball, 0), down = Along(view.measure, ball, 1);
+    const auto add = [&](int cell) { atomicAdd(&counts[cell], 1); };
+    if (view.crossed) {
+      TileRange r;
+      Search(lines, c.tiles_x, across, &r.x0, &r.x1);
+      Search(lines + c.tiles_x, c.tiles_y, down, &r.y0, &r.y1);
+      p.ranges[base + rank] = r;
+      ForRange(c, r, 0, c.cells_y, add);
+    } else {
+      ForCells(c, p.cells + std::int64_t{pair} * c.cells(), ball,
+               Overlaps(lines, c.cells_x, across), Overlaps(lines + c.cells_x, c.cells_y, down),
+               add);
     }
   }
   __syncthreads();
-  std::uint32_t* out = p.words + (std::int64_t{pair} * p.chunks + chunk) * cells * (kChunk / 32);
-  for (int c = warp; c < cells; c += kChunk / 32) {
-    const std::uint32_t word = words[c * (kChunk / 32) + lane];
-    out[c * (kChunk / 32) + lane] = word;
-    const int total = __reduce_add_sync(~0u, __popc(word));
-    if (lane == 0) p.counts[counts_at + std::int64_t{c} * p.chunks] = total;
-  }
+  std::int32_t* out = p.counts + std::int64_t{pair} * c.cells() * p.chunks + chunk;
+  for (int cell = threadIdx.x; cell < c.cells(); cell += blockDim.x)
+    out[std::int64_t{cell} * p.chunks] = counts[cell];
 }
 
-// Writes the lists from the bits.
-__global__ void __launch_bounds__(kChunk) Fill(BlendCall call, Prepared p) {
+struct FillShared {
+  std::uint32_t words[kBandCells * (kChunk / 32)];
+  std::int64_t begins[kBandCells];  // of this chunk's part, in the pool; -1: no list
+  TileRange ranges[kChunk];
+  Interval lines[2 * kMaxAxis];
+};
+
+// Bits of the columns, or rows, of tiles of a cell that a sphere's range holds.
+__device__ __forceinline__ unsigned LineBits(int first, int last, int begin, int side, int shift) {
+  const int low = max(first - begin, 0) >> shift, high = min(last - begin, side - 1) >> shift;
+  return (2u << high) - (1u << low);
+}
+
+// Writes the chunk's part of each cell's list, a band of rows of cells at a time: bits say which of
+// the chunk's spheres touch a cell, and keep their order.
+__global__ void __launch_bounds__(kChunk, 2) Fill(BlendCall call, Prepared p) {
+  extern __shared__ float4 fill_memory[];
+  auto& shared = *reinterpret_cast<FillShared*>(fill_memory);
   const int pair = blockIdx.y, chunk = blockIdx.x;
-  const int cells = p.coarse.cells(), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (chunk * kChunk >= p.views[pair].visible) return;
-  const std::uint32_t* words =
-      p.words + (std::int64_t{pair} * p.chunks + chunk) * cells * (kChunk / 32);
-  for (int c = warp; c < cells; c += kChunk / 32) {
-    std::uint32_t word = words[c * (kChunk / 32) + lane];
-    if (__ballot_sync(~0u, word != 0) == 0) continue;
-    int before = __popc(word);  // inclusive scan over the words
-    for (int d = 1; d < 32; d *= 2) {
-      const int other = __shfl_up_sync(~0u, before, d);
-      if (lane >= d) before += other;
+  const Coarse& c = p.coarse;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const ViewState& view = p.views[pair];
+  const bool crossed = view.crossed;
+  if (chunk * kChunk >= view.visible) return;
+  const int rank = chunk * kChunk + threadIdx.x;
+  const std::int64_t base = std::int64_t{pair} * call.spheres;
+  TileRange range = {0, -1, 0, -1};
+  Ball ball = {};
+  unsigned columns = 0, rows = 0;
+  if (crossed) {
+    if (rank < view.visible) range = p.ranges[base + rank];
+    shared.ranges[threadIdx.x] = range;
+  } else {
+    LoadLines(p, pair, false, shared.lines);
+    __syncthreads();
+    if (rank < view.visible) {
+      ball = BallOf(view, p.records[base + rank]);
+      columns = Overlaps(shared.lines, c.cells_x, Along(view.measure, ball, 0));
+      rows = Overlaps(shared.lines + c.cells_x, c.cells_y, Along(view.measure, ball, 1));
     }
-    const CellList& list = p.lists[std::int64_t{pair} * cells + c];
-    if (list.offset < 0) continue;
-    std::int32_t* out = p.pool + std::int64_t{pair} * p.pool_size + list.offset +
-                        p.counts[(std::int64_t{pair} * cells + c) * p.chunks + chunk] + before -
-                        __popc(word);
-    for (; word != 0; word &= word - 1) *out++ = chunk * kChunk + lane * 32 + __ffs(word) - 1;
+  }
+  const int band = kBandCells / c.cells_x;
+  for (int row = 0; row < c.cells_y; row += band) {
+    const int first = row * c.cells_x;
+    const int cells = min(band * c.cells_x, c.cells() - first);
+    for (int w = threadIdx.x; w < cells * (kChunk / 32); w += kChunk) shared.words[w] = 0;
+    if (threadIdx.x < cells) {
+      const std::int64_t cell = std::int64_t{pair} * c.cells() + first + threadIdx.x;
+      const std::int64_t offset = p.lists[cell].offset;
+      shared.begins[threadIdx.x] = offset < 0 ? -1 : offset + p.counts[cell * p.chunks + chunk];
+    }
+    __syncthreads();
+    const auto mark = [&](int cell) {
+      atomicOr(&shared.words[(cell - first) * (kChunk / 32) + warp], 1u << lane);
+    };
+    if (crossed) {
+      ForRange(c, range, row, row + band, mark);
+    } else {
+      const unsigned of_band = (band < 32 ? (1u << band) - 1 : ~0u) << row;
+      ForCells(c, p.cells + std::int64_t{pair} * c.cells(), ball, columns, rows & of_band, mark);
+    }
+    __syncthreads();
+    for (int k = warp; k < cells; k += kChunk / 32) {
+      std::uint32_t word = shared.words[k * (kChunk / 32) + lane];
+      if (__ballot_sync(~0u, word != 0) == 0 || shared.begins[k] < 0) continue;
+      int before = __popc(word);  // inclusive scan over the words
+      for (int d = 1; d < 32; d *= 2) {
+        const int other = __shfl_up_sync(~0u, before, d);
+        if (lane >= d) before += other;
+      }
+      Candidate* out =
+          p.pool + std::int64_t{pair} * p.pool_size + shared.begins[k] + before - __popc(word);
+      const int x = (first + k) % c.cells_x * c.side_x, y = (first + k) / c.cells_x * c.side_y;
+      for (; word != 0; word &= word - 1) {
+        const int i = lane * 32 + __ffs(word) - 1;
+        unsigned tiles = ~0u;
+        if (crossed) {
+          const TileRange r = shared.ranges[i];
+          tiles = LineBits(r.x0, r.x1, x, c.side_x, c.shift_x) |
+                  LineBits(r.y0, r.y1, y, c.side_y, c.shift_y) << 16;
+        }
+        *out++ = {chunk * kChunk + i, tiles};
+      }
+    }
+    __syncthreads();
   }
 }
 
 // Turns the lengths of a cell's parts into where they begin, and finds room for its list.
-__global__ void PlaceLists(BlendCall call, Prepared p) {
+__global__ void __launch_bounds__(kThreads) PlaceLists(BlendCall call, Prepared p) {
   __shared__ int warps[kThreads / 32];
   const int pair = blockIdx.y, cell = blockIdx.x, cells = p.coarse.cells();
   std::int32_t* counts = p.counts + (std::int64_t{pair} * cells + cell) * p.chunks;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int chunks = (p.views[pair].visible + kChunk - 1) / kChunk;
   int total = 0;
-  for (int start = 0; start < p.chunks; start += kThreads) {
+  for (int start = 0; start < chunks; start += kThreads) {
     const int i = start + threadIdx.x;
-    const int own = i < p.chunks ? counts[i] : 0;
+    const int own = i < chunks ? counts[i] : 0;
     int sum = own;
     for (int d = 1; d < 32; d *= 2) {
       const int other = __shfl_up_sync(~0u, sum, d);
@@ -457,7 +709,7 @@ __global__ void PlaceLists(BlendCall call, Prepared p) {
       if (w < warp) before += warps[w];
       total += warps[w];
     }
-    if (i < p.chunks) counts[i] = before + sum - own;
+    if (i < chunks) counts[i] = before + sum - own;
     __syncthreads();
   }
   if (threadIdx.x == 0) {
@@ -489,38 +741,50 @@ const char* Sort(Prepared* p, std::int64_t items, int bits, cudaStream_t stream)
 std::size_t BlendScratch(std::int64_t spheres, std::int64_t views, std::int64_t height,
                          std::int64_t width) {
   const int h = static_cast<int>(height), w = static_cast<int>(width);
-  Arena small = {nullptr}, large = {nullptr};
-  Layout(&small, views, spheres, Coarse::For<SmallTile>(h, w));
-  Layout(&large, views, spheres, Coarse::For<LargeTile>(h, w));
+  Arena images = {nullptr}, rows = {nullptr};
+  Layout(&images, views, spheres, Coarse::For<SmallTile>(h, w));
+  Layout(&rows, views, spheres, Coarse::For<RowTile>(h, w));
   // Parts are aligned once for all problems: this leaves room for that in each.
-  return small.used > large.used ? small.used : large.used;
+  return images.used > rows.used ? images.used : rows.used;
 }
 
-const char* Prepare(const BlendCall& call, const Coarse& coarse, cudaStream_t stream,
-                    Prepared* out) {
-  Arena arena = {static_cast<char*>(call.scratch)};
+std::size_t BlendVjpScratch(std::int64_t spheres, std::int64_t views, std::int64_t height,
+                            std::int64_t width, std::int64_t channels, bool walks) {
+  return Align(SumsBytes(spheres, channels)) +
+         (walks ? BlendScratch(spheres, views, height, width) : 0);
+}
+
+const char* Prepare(const BlendCall& call, const Coarse& coarse, std::size_t begin,
+                    cudaStream_t stream, Prepared* out) {
+  Arena arena = {static_cast<char*>(call.scratch), begin};
   Prepared p = Layout(&arena, call.pairs, call.spheres, coarse);
   if (arena.used > call.scratch_bytes) return "blend: scratch is too small";
   if (call.spheres >= (std::int64_t{1} << 31) / 2) return "blend: more than 2^30 spheres";
   const unsigned pairs = call.pairs;
-  TileCones<<<dim3(p.coarse.tiles(), pairs), p.coarse.tile_width * p.coarse.tile_height, 0,
-              stream>>>(call, p);
-  ViewStates<<<pairs, 1024, 0, stream>>>(call, p);
-  MergeCones<<<dim3(p.coarse.cells() + p.coarse.groups(), pairs), 32, 0, stream>>>(p);
-  const unsigned blocks = (call.spheres + kThreads - 1) / kThreads;
+  MakeFrames<<<(pairs + 31) / 32, 32, 0, stream>>>(call, p);
+  const dim3 tiles(coarse.tiles(), pairs);
+  if (coarse.tile_width == SmallTile::kWidth)
+    BoundTiles<SmallTile><<<tiles, SmallTile::kRays, 0, stream>>>(call, p);
+  else
+    BoundTiles<RowTile><<<tiles, RowTile::kRays, 0, stream>>>(call, p);
+  BoundCells<<<dim3(coarse.cells() + coarse.lines(), pairs), 32, 0, stream>>>(p);
+  BoundViews<<<pairs, 256, 0, stream>>>(call, p);
   if (call.spheres > 0) {
-    MakeKeys<<<dim3(blocks, pairs), kThreads, 0, stream>>>(call, p);
+    const unsigned blocks = (call.spheres + kKeyThreads - 1) / kKeyThreads;
+    MakeKeys<<<dim3(blocks, pairs), kKeyThreads, 0, stream>>>(call, p);
     int bits = 32;
     while ((std::int64_t{1} << (bits - 32)) < call.pairs) ++bits;
     const std::int64_t items = std::int64_t{call.pairs} * call.spheres;
     const char* error = call.pairs == 1 ? Sort<std::uint32_t>(&p, items, 32, stream)
                                         : Sort<std::uint64_t>(&p, items, bits, stream);
     if (error != nullptr) return error;
-    Gather<<<dim3(blocks, pairs), kThreads, 0, stream>>>(call, p);
-    const std::size_t bytes = sizeof(std::uint32_t) * p.coarse.cells() * (kChunk / 32);
-    Bin<<<dim3(p.chunks, pairs), kChunk, bytes, stream>>>(call, p);
+    const std::size_t lines = sizeof(Interval) * coarse.lines();
+    const std::size_t counts = sizeof(int) * ((coarse.cells() + 1) / 2 * 2) + lines;
+    Count<<<dim3(p.chunks, pairs), kChunk, counts, stream>>>(call, p);
     PlaceLists<<<dim3(p.coarse.cells(), pairs), kThreads, 0, stream>>>(call, p);
-    Fill<<<dim3(p.chunks, pairs), kChunk, 0, stream>>>(call, p);
+    constexpr int kFillBytes = sizeof(FillShared);
+    cudaFuncSetAttribute(Fill, cudaFuncAttributeMaxDynamicSharedMemorySize, kFillBytes);
+    Fill<<<dim3(p.chunks, pairs), kChunk, kFillBytes, stream>>>(call, p);
   }
   *out = p;
   const cudaError_t status = cudaGetLastError();

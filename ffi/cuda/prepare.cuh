@@ -1,50 +1,118 @@
-// What is done once for each view before its tiles: cones of rays, the front-to-back order, and
+// What is done once for each view before its tiles: bounds of rays, the front-to-back order, and
 // front-to-back lists of spheres for coarse cells of tiles.
+//
+// Rays and spheres are compared in a space where a ray is a point and a sphere a ball that holds
+// the rays which may hit it: for rays from one origin the space of directions, for parallel rays
+// the plane across them. Bounds of rays are boxes there. Other rays are bounded by boxes of
+// directions around the view's mean origin first (spheres are widened by how far origins lie from
+// it), then, for a tile or a warp, by a cone.
 #pragma once
 
-#include "core/chord.h"
+#include "core/central.h"
 #include "core/cone.h"
 #include "cuda/blend.h"
 
 namespace jaxrec {
 
-// Rays of a tile, which one block blends: large ones share the culling among more rays, small ones
-// spread a small image over more multiprocessors.
+// Rays of a tile, which one block blends, and those of each of its warps: squares of an image, and
+// stretches of the long rows of a spinning lidar.
 struct SmallTile {
   static constexpr int kWidth = 16, kHeight = 16, kRays = kWidth * kHeight;
+  static constexpr int kWarpWidth = 8, kWarpHeight = 4;
 };
-struct LargeTile {
-  static constexpr int kWidth = 32, kHeight = 32, kRays = kWidth * kHeight;
+struct RowTile {
+  static constexpr int kWidth = 32, kHeight = 8, kRays = kWidth * kHeight;
+  static constexpr int kWarpWidth = 16, kWarpHeight = 2;
 };
-constexpr int kMaxCells = 256;      // coarse cells of a view
-constexpr int kMaxGroups = 256;     // groups of up to 4 x 4 cells
+// Whether a view is rows rather than an image.
+inline bool HasRows(int height, int width) { return width >= 8 * height; }
+
+constexpr int kMaxAxis = 32;        // coarse cells along an axis
+constexpr int kMinCells = 256;      // coarse cells that any view may have
+constexpr int kRaysPerCell = 4096;  // and how many rays allow one more
+constexpr int kBandCells = 256;     // cells whose lists one block fills at a time
 constexpr int kChunk = 1024;        // sorted spheres that one block bins
 constexpr int kListsPerSphere = 8;  // room in the pool of lists; cells beyond scan all spheres
+constexpr float kLarge = 32.0f;     // reach of a large sphere, in half-widths of a beam
 constexpr std::uint32_t kHiddenKey = 0xffffffffu;
 
+// x, y, z is the center; for central views the direction to it from the rays' origin.
 struct __align__(16) SphereRecord {
-  float x, y, z, r;
-  float opacity, key, reach;
+  float x, y, z, distance;  // distance - r is what views are sorted by
+  float r, opacity;
+  float reach;  // how far from the center a hit may be; for central views in directions
   std::int32_t id;
 };
 
-struct TileCone {
-  Cone cone;
-  float chord;
-  float along;  // largest distance of an origin from the cone's, along its axis
+// Center and half of the size; the half is -inf if nothing is inside.
+struct Box {
+  float center[3], half[3];
+};
+
+struct Interval {
+  float low, high;
+};
+
+// Rays of a tile or a warp: their directions and origins, in the axes of the view's frame.
+struct Bundle {
+  Interval direction[3], origin[3];
+};
+
+// Sums over the rays of a cell, as deviations from the frame's ray.
+struct TileSums {
+  float origin[3], direction[3];
+  Interval along;     // of origins, along their own direction
+  Interval slope[2];  // of directions, x / z and y / z; of use where all look ahead
   int count;
 };
 
+// Axes that follow the image's, so that boxes of rays are tight: z along `ray`, a ray in the
+// middle, x across it towards the right. `base` is that ray's origin.
+struct Frame {
+  float base[3], ray[3], axes[3][3];
+};
+
+constexpr float kAhead = 0.05f;  // least z of rays that have a slope
+
+enum Mode { kCentral, kParallel, kGeneral };
+
 struct ViewState {
+  Frame frame;
+  Box box;             // of all rays
   float o[3], n[3];    // mean beam
   float shift;         // how far an origin lies from it: along n if parallel, else in all
   float reach_shift;   // in all
   unsigned drop_bits;  // largest |v| - x of a hit, as the bits of a float that is not negative
-  int parallel, point;
-  int visible;
+  int mode, measure;
+  int visible, large;  // spheres; those of a central view that cover much of what they touch
+  int crossed;         // a tile is where the spans of its column and its row cross
   Beam beam;
   Range range;
   float gamma, background_depth;
+};
+
+// Spans of a column or a row of tiles, along its own axis.
+struct Span {
+  Interval direction, slope, origin;
+};
+
+// Along which measure columns and rows are told apart.
+enum Measure { kByOrigin, kByDirection, kBySlope };
+
+__host__ __device__ inline const Interval& Of(const Span& span, int measure) {
+  return measure == kByOrigin ? span.origin : measure == kBySlope ? span.slope : span.direction;
+}
+
+// Tiles that a sphere touches, where columns and rows cross.
+struct __align__(8) TileRange {
+  std::int16_t x0, x1, y0, y1;
+};
+
+// One sphere of a cell's list: bits of the columns and, 16 higher, of the rows of the cell's tiles
+// that it touches.
+struct __align__(8) Candidate {
+  std::int32_t rank;
+  std::uint32_t tiles;
 };
 
 struct CellList {
@@ -52,9 +120,11 @@ struct CellList {
   int count;
 };
 
-// How the tiles of a view are grouped: cells of side x side tiles, groups of 4 x 4 cells.
+// How the tiles of a view are grouped into cells of side_x x side_y tiles.
 struct Coarse {
-  int tile_width, tile_height, tiles_x, tiles_y, side, cells_x, cells_y, groups_x, groups_y;
+  int tile_width, tile_height, tiles_x, tiles_y, side_x, side_y, cells_x, cells_y;
+  int shift_x, shift_y;  // columns and rows of tiles that share one of 16 bits
+  float over_x, over_y;  // 1 / side
 
   template <typename Tile>
   static Coarse For(int height, int width) {
@@ -62,20 +132,35 @@ struct Coarse {
     c.tile_width = Tile::kWidth, c.tile_height = Tile::kHeight;
     c.tiles_x = (width + c.tile_width - 1) / c.tile_width;
     c.tiles_y = (height + c.tile_height - 1) / c.tile_height;
-    c.side = 1;
-    while (((c.tiles_x + c.side - 1) / c.side) * ((c.tiles_y + c.side - 1) / c.side) > kMaxCells)
-      ++c.side;
-    c.cells_x = (c.tiles_x + c.side - 1) / c.side;
-    c.cells_y = (c.tiles_y + c.side - 1) / c.side;
-    c.groups_x = (c.cells_x + 3) / 4;
-    c.groups_y = (c.cells_y + 3) / 4;
+    c.side_x = (c.tiles_x + kMaxAxis - 1) / kMaxAxis;
+    c.side_y = (c.tiles_y + kMaxAxis - 1) / kMaxAxis;
+    if (c.side_x < 1) c.side_x = 1;
+    if (c.side_y < 1) c.side_y = 1;
+    const std::int64_t rays = std::int64_t{height} * width;
+    const std::int64_t most = rays / kRaysPerCell > kMinCells ? rays / kRaysPerCell : kMinCells;
+    for (;;) {
+      c.cells_x = (c.tiles_x + c.side_x - 1) / c.side_x;
+      c.cells_y = (c.tiles_y + c.side_y - 1) / c.side_y;
+      if (std::int64_t{c.cells_x} * c.cells_y <= most) break;
+      ++(c.side_x * c.tile_width <= c.side_y * c.tile_height ? c.side_x : c.side_y);
+    }
+    c.shift_x = c.shift_y = 0;
+    while (c.side_x - 1 >> c.shift_x > 15) ++c.shift_x;
+    while (c.side_y - 1 >> c.shift_y > 15) ++c.shift_y;
+    c.over_x = 1.0f / c.side_x, c.over_y = 1.0f / c.side_y;
     return c;
   }
   __host__ __device__ int tiles() const { return tiles_x * tiles_y; }
   __host__ __device__ int cells() const { return cells_x * cells_y; }
-  __host__ __device__ int groups() const { return groups_x * groups_y; }
+  __host__ __device__ int lines() const { return tiles_x + tiles_y; }
+  __host__ __device__ int warps() const { return tile_width * tile_height / 32; }
+  // Bits of a Candidate that stand for the tile.
+  __host__ __device__ unsigned BitsOf(int tile) const {
+    const int x = tile % tiles_x % side_x >> shift_x, y = tile / tiles_x % side_y >> shift_y;
+    return 1u << x | 1u << (16 + y);
+  }
   __host__ __device__ int CellOf(int tile) const {
-    return (tile / tiles_x / side) * cells_x + tile % tiles_x / side;
+    return (tile / tiles_x / side_y) * cells_x + tile % tiles_x / side_x;
   }
 };
 
@@ -83,19 +168,26 @@ struct Coarse {
 struct Prepared {
   Coarse coarse;
   int chunks;
-  TileCone* tiles;         // [pairs, tiles]
+  Bundle* warps;           // [pairs, tiles, warps]
+  Bundle* tiles;           // [pairs, tiles]
+  TileSums* sums;          // [pairs, tiles]
+  TileSums* cell_sums;     // [pairs, cells]
+  Span* lines;             // [pairs, tiles_x + tiles_y]
+  Interval* intervals;     // the same in the space of the view's boxes
+  Bundle* bundles;         // [pairs, cells]
   ViewState* views;        // [pairs]
-  Cone* cells;             // [pairs, cells]
-  Cone* groups;            // [pairs, groups]
+  Box* cells;              // [pairs, cells]
+  Interval* columns;       // [pairs, kMaxAxis] along x of all cells of a column
+  Interval* rows;          // [pairs, kMaxAxis] along y of all cells of a row
   std::uint64_t* keys[2];  // [pairs, spheres]
   std::int32_t* order[2];
   SphereRecord* unsorted;    // [pairs, spheres]
   SphereRecord* records;     // [pairs, spheres], front to back
+  TileRange* ranges;         // [pairs, spheres], of records
   std::int32_t* counts;      // [pairs, cells, chunks], then where each chunk's part begins
-  std::uint32_t* words;      // [pairs, chunks, cells, kChunk / 32] which spheres touch which cell
   CellList* lists;           // [pairs, cells]
   unsigned long long* used;  // [pairs] entries of the pool
-  std::int32_t* pool;        // [pairs, kListsPerSphere * spheres] ranks
+  Candidate* pool;           // [pairs, kListsPerSphere * spheres]
   std::int64_t pool_size;
   void* sort;
   std::size_t sort_bytes;
@@ -118,7 +210,96 @@ __device__ __forceinline__ T* DataOf(const Batch& batch, const Batched<T>& array
   return array.data + OffsetOf(batch, array, problem);
 }
 
-const char* Prepare(const BlendCall& call, const Coarse& coarse, cudaStream_t stream,
-                    Prepared* out);
+// A ball: where a sphere may be hit, in the space of the view's boxes.
+struct Ball {
+  float x, y, z, radius;
+};
+
+__device__ __forceinline__ Ball Rotated(const Frame& f, float x, float y, float z, float radius) {
+  return {f.axes[0][0] * x + f.axes[0][1] * y + f.axes[0][2] * z,
+          f.axes[1][0] * x + f.axes[1][1] * y + f.axes[1][2] * z,
+          f.axes[2][0] * x + f.axes[2][1] * y + f.axes[2][2] * z, radius};
+}
+
+// Margins cover the rounding of rays, spheres and boxes.
+__device__ __forceinline__ Ball CentralBall(const Frame& frame, const SphereRecord& s) {
+  return Rotated(frame, s.x, s.y, s.z, s.reach * 1.00001f + 2e-6f);
+}
+
+__device__ __forceinline__ Ball BallOf(const ViewState& view, const SphereRecord& s) {
+  if (view.mode == kCentral) return CentralBall(view.frame, s);
+  if (view.mode == kParallel) {
+    const float x = s.x - view.frame.base[0], y = s.y - view.frame.base[1];
+    const float z = s.z - view.frame.base[2];
+    const float far = fabsf(x) + fabsf(y) + fabsf(z) + view.reach_shift;
+    return Rotated(view.frame, x, y, z, s.reach * 1.00001f + 2e-5f * far + 1e-30f);
+  }
+  const float x = s.x - view.o[0], y = s.y - view.o[1], z = s.z - view.o[2];
+  const float d = sqrtf(x * x + y * y + z * z);
+  const float size = (s.reach + view.reach_shift) * 1.00001f + 2e-6f * d;
+  const float sine = size / d;
+  // A chord of twice the angle's half.
+  const float chord = sine < 1.0f ? sine * sqrtf(2.0f / (1.0f + sqrtf(1.0f - sine * sine))) : 3.0f;
+  const float inverse = d > 0.0f ? 1.0f / d : 0.0f;
+  return Rotated(view.frame, x * inverse, y * inverse, z * inverse, chord * 1.00001f + 2e-6f);
+}
+
+__device__ __forceinline__ bool Touches(const Box& box, const Ball& b) {
+  const float x = fmaxf(fabsf(b.x - box.center[0]) - box.half[0], 0.0f);
+  const float y = fmaxf(fabsf(b.y - box.center[1]) - box.half[1], 0.0f);
+  const float z = fmaxf(fabsf(b.z - box.center[2]) - box.half[2], 0.0f);
+  return x * x + y * y + z * z <= b.radius * b.radius;
+}
+
+// Of rays along two axes, in the space of the view's boxes.
+__device__ __forceinline__ Box BoxOf(int mode, const Bundle& bundle) {
+  Box box;
+  const Interval* from = mode == kParallel ? bundle.origin : bundle.direction;
+  for (int k = 0; k < 3; ++k) {
+    const bool unbounded = mode == kParallel && k == 2 && from[0].low <= from[0].high;
+    box.center[k] = unbounded ? 0.0f : 0.5f * from[k].low + 0.5f * from[k].high;
+    box.half[k] = unbounded ? 1e30f : 0.5f * from[k].high - 0.5f * from[k].low;
+    if (!(from[k].low <= from[k].high)) box.center[k] = 0.0f, box.half[k] = -INFINITY;
+  }
+  return box;
+}
+
+// The cone of a bundle, in world axes.
+__device__ __forceinline__ Cone ConeOf(const Frame& f, const Bundle& b) {
+  Cone cone = {};
+  cone.empty = !(b.direction[0].low <= b.direction[0].high);
+  if (cone.empty) return cone;
+  float o[3], n[3], slack = 0, spread = 0, length = 0;
+  for (int k = 0; k < 3; ++k) {
+    o[k] = 0.5f * (b.origin[k].low + b.origin[k].high);
+    n[k] = 0.5f * (b.direction[k].low + b.direction[k].high);
+    const float oh = 0.5f * (b.origin[k].high - b.origin[k].low);
+    const float nh = 0.5f * (b.direction[k].high - b.direction[k].low);
+    slack += oh * oh, spread += nh * nh, length += n[k] * n[k];
+  }
+  length = sqrtf(length);
+  const bool aimless = !(length > 1e-3f);
+  const float inverse = aimless ? 1.0f : 1.0f / length;
+  // Directions lie within `spread` of the box's center, that within 1 - length of the axis.
+  cone.SetChord(aimless ? 2.0f : sqrtf(spread) + fabsf(1.0f - length));
+  float size = 0;
+  for (int k = 0; k < 3; ++k) size += fabsf(o[k]) + fabsf(f.base[k]);
+  cone.slack = sqrtf(slack) * 1.00001f + 1e-6f * size;
+  const float* base = f.base;
+  float axis[3], origin[3];
+  for (int k = 0; k < 3; ++k) {
+    axis[k] = (f.axes[0][k] * n[0] + f.axes[1][k] * n[1] + f.axes[2][k] * n[2]) * inverse;
+    origin[k] = base[k] + f.axes[0][k] * o[0] + f.axes[1][k] * o[1] + f.axes[2][k] * o[2];
+  }
+  cone.nx = axis[0], cone.ny = axis[1], cone.nz = axis[2];
+  cone.ox = origin[0], cone.oy = origin[1], cone.oz = origin[2];
+  return cone;
+}
+
+// Enqueues all of it; the scratch before `begin` is not touched.
+const char* Prepare(const BlendCall& call, const Coarse& coarse, std::size_t begin,
+                    cudaStream_t stream, Prepared* out);
+
+inline std::size_t Align(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 }  // namespace jaxrec

@@ -1,15 +1,16 @@
 // How a block of threads walks through the spheres of its tile, front to back: shared by the
 // forward and the backward kernels.
 //
-// A block is a tile of rays, a thread a ray, a warp 8 x 4 of them. Candidates of the tile's cell
-// are tested against the tile's cone, one by each thread, and those that pass wait in
-// shared memory; each warp then tests 32 of them at a time against the cone of its own rays and
+// A block is a tile of rays, a thread a ray, a warp a rectangle of them. Candidates of the tile's
+// cell are tested against the bounds of the tile, one by each thread, and those that pass wait in
+// shared memory; each warp then tests 32 of them at a time against the bounds of its own rays and
 // blends what is left.
 #pragma once
 
 #include "core/alpha.h"
 #include "core/softmax.h"
 #include "cuda/prepare.cuh"
+#include "cuda/sums.cuh"
 
 namespace jaxrec {
 
@@ -24,32 +25,52 @@ constexpr int kBlocksOf = (kChannels <= 3 && kTracked == 0   ? 1024
                                                              : 256) /
                           Tile::kRays;
 
-template <typename Tile>
-struct TileShared {
-  static constexpr int kQueue = Tile::kRays + 256;  // a batch and what may wait before it
-  float4 geometry[kQueue];                          // x, y, z, r
-  float4 rest[kQueue];                              // opacity, key, reach, id
-  int rank[kQueue];
-  int passed[Tile::kRays / 32];
+constexpr int kQueue = 256;         // spheres that wait at a time; also the threads of a block
+constexpr int kScan = 4;            // candidates that a thread looks at, at a time
+constexpr int kStagedChannels = 3;  // channels that wait beside their sphere
+static_assert(SmallTile::kRays == kQueue && RowTile::kRays == kQueue);
+
+// The bounds of the tile and of each warp.
+union Bound {
+  Box box;
+  Cone cone;
+  __device__ Bound() {}
+};
+struct TileBounds {
+  Bound tile, warps[kQueue / 32];
+  // Ranks of spheres that passed and have not been fetched.
+  int ranks[kQueue * (kScan + 1)];
+  int passed[kScan * kQueue / 32];
+};
+
+// Spheres that wait for the whole warp to draw them one after another: as the kinds want them
+// (parts 0 to 2) and their first channels and ranks (part 3). Part 4 is for a
+// backward pass.
+struct WarpQueue {
+  float4 part[5][kQueue];
+  int id[kQueue];
+};
+
+// Spheres that wait for the block (a SphereRecord, channels and rank), and those that wait for each
+// warp while its rays pick those that they hit: a field at a time, so that lanes which read
+// different spheres meet in different banks.
+constexpr int kFields = 17;
+struct LaneQueue {
+  float4 geometry[32];  // x, y, z and the largest s of a hit
+  float field[kFields][32];
+};
+struct LaneQueues {
+  float4 geometry[kQueue], rest[kQueue], color[kQueue];
+  float bound[kQueue];
+  LaneQueue warps[kQueue / 32];
 };
 
 struct TileView {
   const ViewState* view;
   Ray<float> ray;
   bool inside, valid;
-  std::int64_t pixel;  // within the view
-  int x, y;
-  Cone warp;  // of the warp's rays
+  Pixel pixel;
 };
-
-__device__ __forceinline__ float WarpSum(float x) {
-  for (int d = 16; d > 0; d /= 2) x += __shfl_xor_sync(~0u, x, d);
-  return x;
-}
-__device__ __forceinline__ float WarpMax(float x) {
-  for (int d = 16; d > 0; d /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, d));
-  return x;
-}
 
 template <typename Tile>
 __device__ __forceinline__ TileView OpenTile(const BlendCall& call, const Prepared& p, int tile,
@@ -58,15 +79,17 @@ __device__ __forceinline__ TileView OpenTile(const BlendCall& call, const Prepar
   t.view = p.views + pair;
   const int problem = pair / call.views, view = pair % call.views;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  constexpr int kAcross = Tile::kWidth / 8;
-  t.x = tile % p.coarse.tiles_x * Tile::kWidth + warp % kAcross * 8 + lane % 8;
-  t.y = tile / p.coarse.tiles_x * Tile::kHeight + warp / kAcross * 4 + lane / 8;
-  t.inside = t.x < call.width && t.y < call.height;
-  t.pixel = std::int64_t{t.y} * call.width + t.x;
+  constexpr int kAcross = Tile::kWidth / Tile::kWarpWidth;
+  t.pixel.x = tile % p.coarse.tiles_x * Tile::kWidth + warp % kAcross * Tile::kWarpWidth +
+              lane % Tile::kWarpWidth;
+  t.pixel.y = tile / p.coarse.tiles_x * Tile::kHeight + warp / kAcross * Tile::kWarpHeight +
+              lane / Tile::kWarpWidth;
+  t.inside = t.pixel.x < call.width && t.pixel.y < call.height;
+  t.pixel.index = std::int64_t{t.pixel.y} * call.width + t.pixel.x;
   t.ray = {0, 0, 0, 0, 0, 0};
   t.valid = false;
   if (t.inside) {
-    const std::int64_t at = 3 * (std::int64_t{view} * call.height * call.width + t.pixel);
+    const std::int64_t at = 3 * (std::int64_t{view} * call.height * call.width + t.pixel.index);
     const float* o = DataOf(call.batch, call.origins, problem) + at;
     const float* n = DataOf(call.batch, call.directions, problem) + at;
     const Ray<float> ray = {o[0], o[1], o[2], n[0], n[1], n[2]};
@@ -75,111 +98,135 @@ __device__ __forceinline__ TileView OpenTile(const BlendCall& call, const Prepar
     t.valid = finite == 0.0f && fabsf(square - 1.0f) <= kUnitTolerance;
     if (t.valid) t.ray = ray;
   }
-  const unsigned valid = __ballot_sync(~0u, t.valid);
-  Cone& c = t.warp;
-  c.empty = valid == 0;
-  if (c.empty) return t;
-  const int first = __ffs(valid) - 1;
-  const float fx = __shfl_sync(~0u, t.ray.ox, first), fy = __shfl_sync(~0u, t.ray.oy, first);
-  const float fz = __shfl_sync(~0u, t.ray.oz, first);
-  const float s = 1.0f / __popc(valid);
-  c.ox = fx + WarpSum(t.valid ? t.ray.ox - fx : 0.0f) * s;
-  c.oy = fy + WarpSum(t.valid ? t.ray.oy - fy : 0.0f) * s;
-  c.oz = fz + WarpSum(t.valid ? t.ray.oz - fz : 0.0f) * s;
-  c.nx = WarpSum(t.ray.nx) * s, c.ny = WarpSum(t.ray.ny) * s, c.nz = WarpSum(t.ray.nz) * s;
-  const float length = sqrtf(c.nx * c.nx + c.ny * c.ny + c.nz * c.nz);
-  const bool aimless = !(length > 1e-3f);
-  if (!aimless) c.nx /= length, c.ny /= length, c.nz /= length;
-  const float dx = t.ray.nx - c.nx, dy = t.ray.ny - c.ny, dz = t.ray.nz - c.nz;
-  const float sx = t.ray.ox - c.ox, sy = t.ray.oy - c.oy, sz = t.ray.oz - c.oz;
-  const float chord = WarpMax(t.valid ? dx * dx + dy * dy + dz * dz : 0.0f);
-  c.slack = sqrtf(WarpMax(t.valid ? sx * sx + sy * sy + sz * sz : 0.0f)) * 1.00001f;
-  c.SetChord(aimless ? 2.0f : sqrtf(chord));
   return t;
 }
 
-// Calls draw(entry, remaining) for each sphere that the warp's rays may touch, in front-to-back
-// order and for the whole warp at once, until it answers false: `remaining` bounds how many are
-// still to come. All threads of the block must call this together. `limit` is the last rank that
-// matters to the warp (or a large number).
-template <typename Tile, typename Draw>
+// The bounds that a walk needs, for the block and for each warp.
+__device__ __forceinline__ void LoadBounds(const Prepared& p, const ViewState& view, int tile,
+                                           int pair, TileBounds* bounds) {
+  constexpr int kWarps = kQueue / 32;
+  const std::int64_t at = std::int64_t{pair} * p.coarse.tiles() + tile;
+  if (threadIdx.x > kWarps) return;
+  const bool whole = threadIdx.x == kWarps;
+  const Bundle& bundle = whole ? p.tiles[at] : p.warps[at * kWarps + threadIdx.x];
+  Bound& bound = whole ? bounds->tile : bounds->warps[threadIdx.x];
+  if (view.mode == kGeneral)
+    bound.cone = ConeOf(view.frame, bundle);
+  else
+    bound.box = BoxOf(view.mode, bundle);
+}
+
+// Lets those spheres of the tile's cell wait that may touch the tile, front to back, and calls
+// take(waiting, remaining, last) for up to kQueue of them at a time until no warp of the block
+// wants more (take answers false): `remaining` bounds how many there are from the first that waits
+// on. The path (path.cuh) says which pass and what waits. All threads of the block must call this
+// together.
+//
+// First candidates are looked at, a few by each thread: their bits say whether they touch the tile,
+// or, where a list has none, their bounds. Ranks of those that pass line up; then each thread
+// fetches one sphere, the next while this one is blended.
+template <typename Path, typename Take>
 __device__ __forceinline__ void WalkTile(const BlendCall& call, const Prepared& p, int tile,
-                                         int pair, const TileView& t, int limit,
-                                         TileShared<Tile>* shared, Draw draw) {
-  if (call.spheres == 0) return;
-  const int cell = p.coarse.CellOf(tile);
-  const CellList list = p.lists[std::int64_t{pair} * p.coarse.cells() + cell];
-  const std::int32_t* ranks = p.pool + std::int64_t{pair} * p.pool_size + list.offset;
+                                         int pair, TileBounds* bounds, const Path& path,
+                                         Take take) {
+  constexpr int kWarps = kQueue / 32, kStep = kScan * kQueue;
+  const CellList list = p.lists[std::int64_t{pair} * p.coarse.cells() + p.coarse.CellOf(tile)];
+  const Candidate* candidates = p.pool + std::int64_t{pair} * p.pool_size + list.offset;
   const SphereRecord* records = p.records + std::int64_t{pair} * call.spheres;
-  const Cone& cone = p.tiles[std::int64_t{pair} * p.coarse.tiles() + tile].cone;
+  const bool listed = list.offset >= 0, told = listed && p.views[pair].crossed;
+  const unsigned bits = p.coarse.BitsOf(tile);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  bool open = !t.warp.empty;
-  int queued = 0;
-  if (cone.empty) return;
-  // A batch is fetched while the one before it is blended.
-  SphereRecord next;
-  int next_rank = 0;
-  const auto fetch = [&](int start) {
-    const int i = start + threadIdx.x;
-    if (i >= list.count) return;
-    next_rank = list.offset < 0 ? i : ranks[i];
-    next = records[next_rank];
-  };
-  fetch(0);
-  for (int start = 0; start < list.count; start += Tile::kRays) {
-    const SphereRecord s = next;
-    const int rank = next_rank;
-    const bool pass =
-        start + static_cast<int>(threadIdx.x) < list.count && Touches(cone, s.x, s.y, s.z, s.reach);
-    fetch(start + Tile::kRays);
-    const unsigned votes = __ballot_sync(~0u, pass);
-    if (lane == 0) shared->passed[warp] = __popc(votes);
-    __syncthreads();  // also: all warps are done with what was taken from the queue
-    int at = queued + __popc(votes & ((1u << lane) - 1));
-    int total = 0;
-    for (int w = 0; w < Tile::kRays / 32; ++w) {
-      if (w < warp) at += shared->passed[w];
-      total += shared->passed[w];
+  const float* features = DataOf(call.batch, call.features, pair / call.views);
+  bool open = true;
+  int lined = 0;  // ranks that wait to be fetched
+  for (int start = 0; start < list.count; start += kStep) {
+    int ranks[kScan];
+    unsigned votes[kScan];
+#pragma unroll
+    for (int k = 0; k < kScan; ++k) {
+      const int i = start + k * kQueue + threadIdx.x;
+      Candidate candidate = {i, 0};
+      if (i < list.count && listed) candidate = candidates[i];
+      ranks[k] = candidate.rank;
+      votes[k] = candidate.tiles;
     }
-    if (pass) {
-      shared->geometry[at] = {s.x, s.y, s.z, s.r};
-      shared->rest[at] = {s.opacity, s.key, s.reach, __int_as_float(s.id)};
-      shared->rank[at] = rank;
-    }
-    queued += total;
-    const bool last = start + Tile::kRays >= list.count;
-    if (queued <= TileShared<Tile>::kQueue - Tile::kRays && !last) {
-      __syncthreads();
-      continue;
+#pragma unroll
+    for (int k = 0; k < kScan; ++k) {
+      const int i = start + k * kQueue + threadIdx.x;
+      const bool passes = i < list.count && (told ? (votes[k] & bits) == bits
+                                                  : path.Passes(bounds->tile, records[ranks[k]]));
+      votes[k] = __ballot_sync(~0u, passes);
+      if (lane == 0) bounds->passed[k * kWarps + warp] = __popc(votes[k]);
     }
     __syncthreads();
-    for (int begin = 0; open && begin < queued; begin += 32) {
-      const int entry = begin + lane;
-      bool mine = false;
-      if (entry < queued) {
-        const float4 g = shared->geometry[entry];
-        mine =
-            shared->rank[entry] <= limit && Touches(t.warp, g.x, g.y, g.z, shared->rest[entry].z);
-      }
-      for (unsigned bits = __ballot_sync(~0u, mine); bits != 0; bits &= bits - 1) {
-        const int k = begin + __ffs(bits) - 1;
-        if (!draw(k, list.count - start + queued - k)) {
-          open = false;
-          break;
-        }
-      }
-      if (begin + 31 < queued && shared->rank[begin + 31] > limit) open = false;
+    static_assert(kScan * kWarps == 32);
+    const int own = bounds->passed[lane];
+    int sum = own;
+    for (int d = 1; d < 32; d *= 2) {
+      const int other = __shfl_up_sync(~0u, sum, d);
+      if (lane >= d) sum += other;
     }
-    queued = 0;
-    if (__syncthreads_or(open) == 0) return;
+#pragma unroll
+    for (int k = 0; k < kScan; ++k) {
+      const int before = __shfl_sync(~0u, sum - own, k * kWarps + warp);
+      if (votes[k] >> lane & 1)
+        bounds->ranks[lined + before + __popc(votes[k] & ((1u << lane) - 1))] = ranks[k];
+    }
+    const int remaining = list.count - start + lined;
+    lined += __shfl_sync(~0u, sum, 31);
+    const bool last = start + kStep >= list.count;
+    __syncthreads();
+    int head = 0;
+    SphereRecord next = {};
+    const auto fetch = [&](int from) {
+      const int i = from + static_cast<int>(threadIdx.x);
+      if (i < lined) next = records[bounds->ranks[i]];
+    };
+    if (lined >= kQueue || last) fetch(0);
+    while (lined - head >= kQueue || (last && head < lined)) {
+      const int waiting = min(kQueue, lined - head), at = threadIdx.x;
+      if (at < waiting) {
+        const SphereRecord s = next;
+        const float* feature = features + std::int64_t{s.id} * call.channels;
+        float staged[kStagedChannels] = {};
+#pragma unroll
+        for (int c = 0; c < kStagedChannels; ++c)
+          if (c < call.channels) staged[c] = feature[c];
+        path.Wait(at, s, bounds->ranks[head + at], staged, remaining - head - at);
+      }
+      __syncthreads();
+      fetch(head + kQueue);
+      head += waiting;
+      if (open) open = take(waiting, last && head == lined);
+      if (__syncthreads_or(open) == 0) return;
+    }
+    // What is left moves to the front.
+    lined -= head;
+    if (head > 0 && !last) {
+      const int rank =
+          static_cast<int>(threadIdx.x) < lined ? bounds->ranks[head + threadIdx.x] : 0;
+      __syncthreads();
+      if (static_cast<int>(threadIdx.x) < lined) bounds->ranks[threadIdx.x] = rank;
+    }
   }
 }
 
-__device__ __forceinline__ float FieldAt(const BlendCall& call, const PixelField& field, int pair,
-                                         const TileView& t, int c) {
-  const int problem = pair / call.views, view = pair % call.views;
-  return DataOf(call.batch, field.base,
-                problem)[view * field.v + t.y * field.y + t.x * field.x + c * field.c];
+// Draws what waits, the whole warp a sphere at a time: of every 32, start(the first) and then
+// draw(entry) for each that may touch the warp's rays, until start says that the warp wants no
+// more. `limit` is the last rank that matters to the warp (or a large number). Answers whether the
+// warp wants more.
+template <typename Path, typename Start, typename Draw>
+__device__ __forceinline__ bool DrawByWarp(const Path& path, const Bound& bound, int waiting,
+                                           int limit, Start start, Draw draw) {
+  const int lane = threadIdx.x % 32;
+  for (int begin = 0; begin < waiting; begin += 32) {
+    if (path.Rank(begin) > limit || !start(begin)) return false;
+    const int entry = begin + lane;
+    const bool mine = entry < waiting && path.Rank(entry) <= limit && path.Near(bound, entry);
+    for (unsigned bits = __ballot_sync(~0u, mine); bits != 0; bits &= bits - 1)
+      draw(begin + __ffs(bits) - 1);
+  }
+  return true;
 }
 
 }  // namespace jaxrec

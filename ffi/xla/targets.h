@@ -22,5 +22,9 @@ const char* BuiltFor();
 // Bytes of the scratch result that one problem of blend needs on this platform.
 std::int64_t BlendScratchBytes(std::int64_t spheres, std::int64_t views, std::int64_t height,
                                std::int64_t width);
+// The same for blend_vjp.
+std::int64_t BlendVjpScratchBytes(std::int64_t spheres, std::int64_t views, std::int64_t height,
+                                  std::int64_t width, std::int64_t channels, std::int32_t kind,
+                                  std::int32_t gradient_hits);
 
 }  // namespace jaxrec

@@ -25,10 +25,8 @@ def _attributes(settings: BlendSettings) -> dict[str, np.generic]:
     }
 
 
-def _scratch(library: types.ModuleType, centers: jax.Array, origins: jax.Array) -> Any:
+def _scratch(centers: jax.Array, size: int) -> Any:
     # Memory that XLA plans: a result that nobody reads.
-    views, height, width, _ = origins.shape
-    size = library.blend_scratch_bytes(centers.shape[0], views, height, width)
     return _ffi.result(centers, (size,), np.uint8)
 
 
@@ -57,7 +55,7 @@ def blend_native(
         _ffi.result(centers, grid, np.int32),
         _ffi.result(centers, (*grid, 2), np.float32),
         _ffi.result(centers, grid, np.int32),
-        _scratch(library, centers, origins),
+        _scratch(centers, library.blend_scratch_bytes(centers.shape[0], *grid)),
     ]
     call = jax.ffi.ffi_call("jaxrec.blend.v1", results, vmap_method="expand_dims")
     return call(*operands, **_attributes(settings))[:-1]
@@ -87,8 +85,12 @@ def blend_vjp_native(
         for i, needed in zip((0, 1, 2, 3, 4, 5), need, strict=True)
     ]
     results = [_ffi.result(operands[0], shape, np.float32) for shape in shapes]
-    results.append(_scratch(library, operands[0], operands[4]))
+    spheres, channels = operands[3].shape
+    hits = np.int32(settings.gradient_hits or 0)
+    size = library.blend_vjp_scratch_bytes(
+        spheres, *operands[4].shape[:-1], channels, _KINDS[settings.kind], int(hits)
+    )
+    results.append(_scratch(operands[0], size))
     call = jax.ffi.ffi_call("jaxrec.blend_vjp.v1", results, vmap_method="expand_dims")
     mask = np.int32(sum(1 << i for i, needed in enumerate(need) if needed))
-    hits = np.int32(settings.gradient_hits or 0)
     return call(*operands, need=mask, gradient_hits=hits, **_attributes(settings))[:-1]

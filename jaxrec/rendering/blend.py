@@ -253,8 +253,8 @@ def _native_vjp(library, settings, need, operands, outputs, cotangents) -> list[
     behind = jnp.broadcast_to(_dot(d_features, background), own.shape)
     level = jnp.stack([own, behind], axis=-1)
     if settings.kind == "softmax":
-        start = limits[3] / limits[2]
-        rest = jnp.exp(start - normalizer[..., 0]) / normalizer[..., 1]
+        start = np.float32(np.log2(np.e)) * limits[3] / limits[2]
+        rest = jnp.exp2(start - normalizer[..., 0]) / normalizer[..., 1]
     else:
         rest = normalizer[..., 0]
     gradients = []

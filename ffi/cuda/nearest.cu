@@ -1,0 +1,117 @@
+// Gradients of softmax for the nearest hits of each ray: order plays no part and the ids are known,
+// so a thread takes a ray and goes through its hits. No walk, no sort.
+#include "cuda/path.cuh"
+#include "cuda/sums.cuh"
+
+namespace jaxrec {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kFew = 3;  // rays that share a sphere and still add their terms one by one
+
+template <int kChannels>
+__global__ void __launch_bounds__(kThreads) PullNearest(BlendCall call, Sums sums) {
+  constexpr int kTerms = kTermsOf<kChannels>;
+  constexpr int kUnroll = kChannels <= 19 ? kChannels : 1;
+  const int pair = blockIdx.z, problem = pair / call.views, view = pair % call.views;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  // A block is 16 x 16 rays, a warp 8 x 4 of them: neighbours share their spheres.
+  Pixel p;
+  p.x = blockIdx.x * 16 + warp % 2 * 8 + lane % 8, p.y = blockIdx.y * 16 + warp / 2 * 4 + lane / 8;
+  p.index = std::int64_t{p.y} * call.width + p.x;
+  const bool inside = p.x < call.width && p.y < call.height;
+  const float* footprint = DataOf(call.batch, call.footprint, problem) + 2 * view;
+  const float* limits = DataOf(call.batch, call.limits, problem);
+  const Beam beam = Beam::Make(footprint[0], footprint[1]);
+  const Range range = {limits[0], limits[1]};
+  const Softmax policy = PolicyOf<Softmax>::Make(call, range, limits[2], limits[3]);
+  const Bounds bounds = Bounds::Of(call, sums.peaks[problem], range, limits[2]);
+  const float of_feature = GridOf(bounds.feature);
+  const SphereSums out = SphereSums::Of(call, sums, problem);
+  const float* centers = DataOf(call.batch, call.centers, problem);
+  const float* radii = DataOf(call.batch, call.radii, problem);
+  const float* opacities = DataOf(call.batch, call.opacities, problem);
+  const float* features = DataOf(call.batch, call.features, problem);
+  Upstream<kChannels> up;
+  Ray<float> ray = {};
+  if (inside) {
+    const std::int64_t at = 3 * (std::int64_t{view} * call.height * call.width + p.index);
+    const float* o = DataOf(call.batch, call.origins, problem) + at;
+    const float* n = DataOf(call.batch, call.directions, problem) + at;
+    LoadUpstream(call, pair, p, false, &up);
+    if (up.last >= 0) ray = {o[0], o[1], o[2], n[0], n[1], n[2]};
+  }
+  const int hits = min(call.gradient_hits, call.tracked);
+  for (int k = 0; k < hits; ++k) {
+    const int id = inside && up.last >= 0 ? up.ids[k] : -1;
+    unsigned pending = __ballot_sync(~0u, id >= 0);
+    if (pending == 0) break;
+    float v[kTerms] = {};
+    Grids grids = {};
+    if (id >= 0) {
+      const Sphere sphere = {centers[3 * std::int64_t{id}], centers[3 * std::int64_t{id} + 1],
+                             centers[3 * std::int64_t{id} + 2], radii[id]};
+      const float opacity = opacities[id];
+      Chord<float> chord;
+      Split(ray, sphere, &chord);
+      Meet(sphere, beam, range, &chord);
+      const auto hit = policy.Weigh(chord, sphere, opacity);
+      float value = up.d_alpha + up.d_depth * policy.Depth(chord, hit);
+      const float* feature = features + std::int64_t{id} * call.channels;
+#pragma unroll(kUnroll)
+      for (int c = 0; c < kChannels; ++c)
+        if (c < call.channels) value += up.d_features[c] * feature[c];
+      float share;
+      const auto d = policy.Pull(chord, hit, sphere, beam, opacity, true, up.first, up.second,
+                                 up.level, value, up.d_depth, &share);
+      Collect(Spread(d, chord, ray), share, &up, v);
+      grids = bounds.For(sphere.r, opacity, chord.half_width);
+    }
+    // Where few rays share a sphere they add for themselves, all such rays at once.
+    const unsigned same = __match_any_sync(~0u, id);
+    const bool few = id >= 0 && __popc(same) <= kFew;
+    if (few) {
+#pragma unroll(kTerms <= 24 ? kTerms : 1)
+      for (int term = 0; term < kTerms; ++term) {
+        double* target = out.At(id, term);
+        const float grid = term < 4 ? grids.geometry : term == 4 ? grids.opacity : of_feature;
+        if (target != nullptr) AddRounded(target, v[term], grid);
+      }
+    }
+    pending &= ~__ballot_sync(~0u, few);
+    while (pending != 0) {
+      const int leader = __ffs(pending) - 1;
+      const int shared_id = __shfl_sync(~0u, id, leader);
+      const unsigned members = __shfl_sync(~0u, same, leader);
+      const Grids shared_grids = {__shfl_sync(~0u, grids.geometry, leader),
+                                  __shfl_sync(~0u, grids.opacity, leader)};
+      float own[kTerms];
+      const bool mine = members >> lane & 1;
+#pragma unroll(kTerms <= 24 ? kTerms : 1)
+      for (int term = 0; term < kTerms; ++term) own[term] = mine ? v[term] : 0.0f;
+      Scatter(out, shared_grids, of_feature, shared_id, own);
+      pending &= ~members;
+    }
+  }
+  if (inside) StoreRays(call, pair, p, ray, up);
+}
+
+using Kernel = void (*)(BlendCall, Sums);
+
+Kernel Choose(int channels) {
+  if (channels <= 3) return PullNearest<3>;
+  if (channels <= 11) return PullNearest<11>;
+  if (channels <= 19) return PullNearest<19>;
+  return PullNearest<64>;
+}
+
+}  // namespace
+
+const char* LaunchNearestVjp(const BlendCall& call, const Sums& sums, cudaStream_t stream) {
+  const dim3 blocks((call.width + 15) / 16, (call.height + 15) / 16, call.pairs);
+  Choose(call.channels)<<<blocks, kThreads, 0, stream>>>(call, sums);
+  const cudaError_t status = cudaGetLastError();
+  return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
+}
+
+}  // namespace jaxrec

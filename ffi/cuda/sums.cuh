@@ -1,0 +1,228 @@
+// Gradients of spheres as sums over rays that do not depend on their order: every term is rounded
+// to a grid, a power of two that belongs to its sphere, and added in double precision, where such
+// sums are exact. So results repeat to the bit although atomics come in any order.
+//
+// The grid is 2^-33 of a bound of the term: sums stay exact up to 2^20 times that bound, and are
+// still right beyond. (Demmel and Nguyen, "Fast reproducible floating-point summation", 2013, call
+// this pre-rounding.)
+#pragma once
+
+#include "core/alpha.h"
+#include "core/softmax.h"
+#include "cuda/prepare.cuh"
+
+namespace jaxrec {
+
+constexpr int kSphereTerms = 5;  // x, y, z, radius, opacity; then the features
+
+// Largest finite absolute values of a problem, as the bits of floats that are not negative.
+struct Peaks {
+  unsigned d_features, d_depth, d_alpha, level, feature;
+};
+
+struct Sums {
+  Peaks* peaks;   // [problems]
+  double* terms;  // [problems, spheres, 5 + channels]
+};
+
+std::size_t SumsBytes(std::int64_t spheres, std::int64_t channels);
+
+// Zeroes the sums and finds the peaks. `memory` holds SumsBytes for each problem.
+Sums StartSums(const BlendCall& call, void* memory, cudaStream_t stream);
+// Writes the gradients that are needed.
+void SettleSums(const BlendCall& call, const Sums& sums, cudaStream_t stream);
+
+// The grids of one sphere's terms. 0 where no bound is known: then terms are not rounded.
+struct Grids {
+  float geometry, opacity;
+};
+
+__device__ __forceinline__ float GridOf(float bound) {
+  // The power of two at or below the bound, times 2^-33.
+  return bound < 1e37f ? __uint_as_float(__float_as_uint(bound) & 0x7f800000u) * 0x1p-33f : 0.0f;
+}
+
+// What one view of a problem needs to know for its grids.
+struct Bounds {
+  float value, slope, feature;  // of values less levels, of exponents over distance, of d_features
+
+  static __device__ Bounds Of(const BlendCall& call, const Peaks& peaks, const Range& range,
+                              float gamma) {
+    const float far = range.far < 1e30f ? range.far : 1e30f;
+    const float value =
+        __uint_as_float(peaks.d_alpha) + __uint_as_float(peaks.level) +
+        call.channels * __uint_as_float(peaks.d_features) * __uint_as_float(peaks.feature) +
+        2.0f * far * __uint_as_float(peaks.d_depth);
+    const float slope = call.kind == 0 ? 1.0f / (gamma * (range.far - range.near)) : 0.0f;
+    return {value, slope, __uint_as_float(peaks.d_features)};
+  }
+
+  // For a sphere of radius r where the beam's half-width is e.
+  __device__ Grids For(float r, float opacity, float e) const {
+    const float length = fmaxf(fmaxf(r, e), 1e-20f);
+    const float o = fmaxf(opacity, 1e-3f);
+    return {GridOf(4.0f * value * (1.0f / length + slope * o)),
+            GridOf(value * (1.0f / o + slope * length * 1e3f))};
+  }
+};
+
+__device__ __forceinline__ void AddRounded(double* to, float x, float grid) {
+  if (x == 0.0f) return;
+  double y = x;
+  if (fabs(y) < 0x1p50 * grid) {
+    const double shift = 0x1.8p52 * grid;
+    y = (y + shift) - shift;
+  }
+  atomicAdd(to, y);
+}
+
+// Where term `term` of a sphere is summed; null if nobody wants it.
+struct SphereSums {
+  double* base;  // of the problem
+  int channels, need;
+
+  static __device__ SphereSums Of(const BlendCall& call, const Sums& sums, int problem) {
+    return {sums.terms + std::int64_t{problem} * call.spheres * (kSphereTerms + call.channels),
+            call.channels, call.need};
+  }
+  __device__ double* At(std::int64_t id, int term) const {
+    const int bit = term < 3 ? 0 : term < kSphereTerms ? term - 2 : 3;
+    const bool wanted = (need >> bit & 1) && term < kSphereTerms + channels;
+    return wanted ? base + id * (kSphereTerms + channels) + term : nullptr;
+  }
+};
+
+// Adds up 8 values over the warp: lane 4 k (k < 8) ends with the sum of value k. Half of the
+// values change lanes at each step, 9 shuffles for what would be 40 one value at a time.
+__device__ __forceinline__ float SumEight(float (&v)[8]) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int width = 4, d = 16; width > 0; width /= 2, d /= 2) {
+    const bool upper = lane & d;
+#pragma unroll
+    for (int k = 0; k < width; ++k) {
+      const float keep = upper ? v[k + width] : v[k], send = upper ? v[k] : v[k + width];
+      v[k] = keep + __shfl_xor_sync(~0u, send, d);
+    }
+  }
+  float sum = v[0];
+  sum += __shfl_xor_sync(~0u, sum, 2);
+  sum += __shfl_xor_sync(~0u, sum, 1);
+  return sum;
+}
+
+template <int kChannels>
+constexpr int kTermsOf = (kSphereTerms + kChannels + 7) / 8 * 8;
+
+// Adds up v over the warp and into the sums of sphere `id`, which is the same for all lanes.
+template <int kTerms>
+__device__ __forceinline__ void Scatter(const SphereSums& out, const Grids& grids, float of_feature,
+                                        int id, const float (&v)[kTerms]) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll(kTerms <= 24 ? kTerms / 8 : 1)
+  for (int begin = 0; begin < kTerms; begin += 8) {
+    float eight[8];
+#pragma unroll
+    for (int k = 0; k < 8; ++k) eight[k] = v[begin + k];
+    const float sum = SumEight(eight);
+    if (lane % 4 == 0) {
+      // Bits 4, 3, 2 of the lane say which halves the value came from.
+      const int term = begin + (lane >> 2 & 1) + (lane >> 3 & 1) * 2 + (lane >> 4 & 1) * 4;
+      double* target = out.At(id, term);
+      const float grid = term < 4 ? grids.geometry : term == 4 ? grids.opacity : of_feature;
+      if (target != nullptr) AddRounded(target, sum, grid);
+    }
+  }
+}
+
+// Cotangents of a ray's results, and what it saved.
+template <int kChannels>
+struct Upstream {
+  float d_features[kChannels] = {};
+  float d_depth = 0, d_alpha = 0, level = 0, first = 0, second = 1;
+  float behind = 0;  // ordered kinds: what all hits give, dotted with the cotangents
+  int last = -1;
+  const std::int32_t* ids = nullptr;
+  float turn[3] = {}, push[3] = {};  // cotangents of direction and, negative, of origin
+};
+
+// A pixel of a view.
+struct Pixel {
+  int x, y;
+  std::int64_t index;
+};
+
+__device__ __forceinline__ float FieldAt(const BlendCall& call, const PixelField& field, int pair,
+                                         const Pixel& p, int c) {
+  const int problem = pair / call.views, view = pair % call.views;
+  return DataOf(call.batch, field.base,
+                problem)[view * field.v + p.y * field.y + p.x * field.x + c * field.c];
+}
+
+template <int kChannels>
+__device__ __forceinline__ void LoadUpstream(const BlendCall& call, int pair, const Pixel& p,
+                                             bool ordered, Upstream<kChannels>* up) {
+  const int problem = pair / call.views;
+  const std::int64_t at = std::int64_t{pair % call.views} * call.height * call.width + p.index;
+#pragma unroll(kChannels <= 19 ? kChannels : 1)
+  for (int c = 0; c < kChannels; ++c)
+    if (c < call.channels) up->d_features[c] = FieldAt(call, call.d_features, pair, p, c);
+  up->d_depth = FieldAt(call, call.d_depth, pair, p, 0);
+  up->d_alpha = FieldAt(call, call.d_alpha, pair, p, 0);
+  up->level = FieldAt(call, call.level, pair, p, ordered ? 1 : 0);
+  if (ordered) up->behind = FieldAt(call, call.level, pair, p, 0);
+  const float* normalizer = DataOf(call.batch, call.saved_normalizer, problem) + 2 * at;
+  up->first = normalizer[0], up->second = normalizer[1];
+  up->last = DataOf(call.batch, call.saved_last, problem)[at];
+  up->ids = DataOf(call.batch, call.saved_ids, problem) + at * call.tracked;
+}
+
+// Cotangents of one meeting: of the center (that of the origin is its negative), of the direction,
+// of radius and opacity.
+struct SphereCotangent {
+  float center[3], direction[3];
+  float radius, opacity;
+};
+
+__device__ __forceinline__ SphereCotangent Spread(const ChordCotangent<float>& d,
+                                                  const Chord<float>& chord,
+                                                  const Ray<float>& ray) {
+  const float across = d.along - chord.along * d.beside;
+  return {{d.along * ray.nx + d.beside * chord.bx, d.along * ray.ny + d.beside * chord.by,
+           d.along * ray.nz + d.beside * chord.bz},
+          {across * chord.bx, across * chord.by, across * chord.bz},
+          d.radius,
+          d.opacity};
+}
+
+// Those of the sphere go to v, those of the ray are added up.
+template <int kChannels, int kTerms>
+__device__ __forceinline__ void Collect(const SphereCotangent& d, float share,
+                                        Upstream<kChannels>* up, float (&v)[kTerms]) {
+#pragma unroll
+  for (int k = 0; k < 3; ++k) {
+    v[k] = d.center[k];
+    up->push[k] -= d.center[k], up->turn[k] += d.direction[k];
+  }
+  v[3] = d.radius, v[4] = d.opacity;
+#pragma unroll(kChannels <= 19 ? kChannels : 1)
+  for (int c = 0; c < kChannels; ++c) v[kSphereTerms + c] = share * up->d_features[c];
+}
+
+template <int kChannels>
+__device__ __forceinline__ void StoreRays(const BlendCall& call, int pair, const Pixel& p,
+                                          const Ray<float>& ray, const Upstream<kChannels>& up) {
+  // A unit direction moves only across itself.
+  const float n[3] = {ray.nx, ray.ny, ray.nz};
+  const float ahead = up.turn[0] * n[0] + up.turn[1] * n[1] + up.turn[2] * n[2];
+  const std::int64_t own = 3 * (std::int64_t{pair} * call.height * call.width + p.index);
+  for (int k = 0; k < 3; ++k) {
+    if (call.d_origins) call.d_origins[own + k] = up.push[k];
+    if (call.d_directions) call.d_directions[own + k] = up.turn[k] - ahead * n[k];
+  }
+}
+
+// Enqueues the backward pass of softmax for the nearest hits alone, which needs no walk.
+const char* LaunchNearestVjp(const BlendCall& call, const Sums& sums, cudaStream_t stream);
+
+}  // namespace jaxrec
