@@ -378,5 +378,6 @@ def test_info_names_the_devices(capsys):
     facts = json.loads(capsys.readouterr().out)
     assert len(facts["devices"]) == len(jax.devices())
     assert facts["packages"]["jax"] == jax.__version__
+    assert facts["problems"] == [] or jax.default_backend() == "gpu"
     assert main(["info"]) == 0
     assert f"jax {jax.__version__}" in capsys.readouterr().out

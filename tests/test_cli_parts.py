@@ -12,6 +12,7 @@ import pytest
 from jaxrec.cli.camera_path import spiral
 from jaxrec.cli.contact_sheet import LABEL_HEIGHT, Row, choose_rows, contact_sheet
 from jaxrec.cli.errors import CommandError, describe
+from jaxrec.cli.info import covers, gpu_problems
 from jaxrec.cli.progress import Progress
 from jaxrec.cli.run_folder import RunConfig, RunFolder, replace_file
 from jaxrec.data import CaptureError
@@ -195,3 +196,46 @@ def test_given_poses_that_say_too_little_are_refused(tmp_path, document, wanted)
     file.write_text(json.dumps(document))
     with pytest.raises(CaptureError, match=wanted):
         read_cameras(file, camera((0, -4, 0)))
+
+
+@pytest.mark.parametrize(
+    "architectures, capability, expected",
+    [
+        ("75-real;80-real;86-real;89-real;90-real;100-real;120", "9.0", True),
+        ("sm 75-real,80-real,120", "8.6", True),  # machine code of 8.0 runs on 8.6
+        ("sm 75-real,80-real,120", "9.0", False),
+        ("75-real;80-real;120", "12.1", True),
+        ("75-real;80-real;120", "13.0", True),  # by the PTX of the last
+        ("75-real;80-real;120-real", "13.0", False),
+        ("90", "8.6", False),
+        ("90", "9.0", True),
+        ("90", "10.0", True),
+        ("86-real", "8.0", False),
+        ("89-real", "8.6", False),
+        ("90-real", "10.0", False),
+        ("90-virtual", "9.0", True),
+        ("90-virtual", "10.0", True),
+        ("90-virtual", "8.9", False),
+        ("90a-real", "9.0", True),
+        ("90a-real", "10.0", False),
+        ("90a", "10.0", False),  # the PTX of a special architecture runs nowhere else
+        ("100f-real", "10.3", True),
+        ("100f", "12.0", False),
+        ("", "9.0", False),
+    ],
+)
+def test_kernels_cover_the_gpus_that_they_run_on(architectures, capability, expected):
+    assert covers(architectures, capability) is expected
+
+
+def test_a_gpu_without_kernels_comes_with_the_command_that_builds_them():
+    assert gpu_problems("sm 80-real,90", [("NVIDIA H200", "9.0")] * 2) == []
+    assert gpu_problems(None, []) == gpu_problems("sm 90", []) == []
+    (line,) = gpu_problems("sm 90-real", [("NVIDIA H200", "9.0")] + 2 * [("NVIDIA A10", "8.6")])
+    assert "NVIDIA A10 has architecture sm_86" in line and "built for sm 90-real" in line
+    assert line.endswith(
+        "type: JAXREC_CUDA=ON JAXREC_CUDA_ARCHS='86;90' pip install --force-reinstall --no-deps ."
+    )
+    (line,) = gpu_problems(None, [("NVIDIA B200", "10.0")])
+    assert "sm_100, but there are no CUDA kernels" in line
+    assert "JAXREC_CUDA_ARCHS=100 pip" in line

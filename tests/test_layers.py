@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -58,6 +59,23 @@ def test_core_includes_only_itself():
         for line in path.read_text().splitlines()
         if line.startswith("#include") and '"core/' not in line and "<c" not in line
     ]
+    assert not foreign
+
+
+def test_nvcc_sees_neither_xla_nor_python():
+    # Their headers take nvcc seconds for each architecture; handlers are plain C++ beside it.
+    ffi = SOURCES / "ffi"
+    foreign, queue = [], list(ffi.rglob("*.cu"))
+    seen = set(queue)
+    assert queue
+    while queue:
+        path = queue.pop()
+        for name in re.findall(r'#\s*include\s*["<]([^">]+)[">]', path.read_text()):
+            if name.startswith(("xla/", "nanobind/")) or name == "Python.h":
+                foreign.append(f"{path.relative_to(ffi)}: {name}")
+            elif (ffi / name).is_file() and ffi / name not in seen:
+                seen.add(ffi / name)
+                queue.append(ffi / name)
     assert not foreign
 
 
