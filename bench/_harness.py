@@ -11,6 +11,23 @@ from typing import Any
 import jax
 
 
+def measure(function: Any, *arguments: Any, **timing: int) -> dict[str, float]:
+    """Times a function made by `jax.jit` and reads how much memory its program needs.
+
+    Args:
+        function: What to call.
+        *arguments: With what.
+        **timing: As in `queued_ms`.
+
+    Returns:
+        Milliseconds `ms`, and `temp_mb`: memory beyond arguments and results. Results of a kernel
+        that the program does not return, its scratch among them, are part of that.
+    """
+    ms = queued_ms(lambda: function(*arguments), **timing)
+    memory = function.lower(*arguments).compile().memory_analysis()
+    return {"ms": round(ms, 3), "temp_mb": round(memory.temp_size_in_bytes / 1e6, 2)}
+
+
 def queued_ms(function: Callable[[], Any], *, calls: int = 20, repeats: int = 5) -> float:
     """Device time of a call in milliseconds, after compilation and two warm-ups.
 
@@ -48,6 +65,18 @@ def commit() -> str:
     git = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
     found = subprocess.run(git, capture_output=True, text=True, check=False)
     return found.stdout.strip() or "unknown"
+
+
+def chosen(text: str | None, names: list[str], option: str) -> list[str]:
+    """Names out of a list separated by commas, in their own order; all if there is no list.
+
+    Raises:
+        SystemExit: If a name is unknown.
+    """
+    wanted = names if text is None else text.split(",")
+    if unknown := sorted(set(wanted) - set(names)):
+        raise SystemExit(f"{option}: no {', '.join(unknown)}; give some of {','.join(names)}")
+    return [name for name in names if name in wanted]
 
 
 def report(**fields: Any) -> None:
