@@ -9,7 +9,7 @@ out=${1:?usage: bench/gpu.sh OUT [check|time|extra|all] [options of bench/blend.
 shift $(($# < 2 ? $# : 2))
 site=$(mktemp -d) status=0
 JAXREC_CUDA_ARCHS=90 python3 -m pip install -q --no-build-isolation --no-deps --no-index --target "$site" . || exit 1
-export PYTHONPATH=$site:${PYTHONPATH:-} XLA_PYTHON_CLIENT_PREALLOCATE=false
+export PYTHONPATH=$site:${PYTHONPATH:-}
 
 bench() {  # script and its options: JSON lines, seconds, and what went wrong
   local name begin=$SECONDS
@@ -24,9 +24,9 @@ bench() {  # script and its options: JSON lines, seconds, and what went wrong
 if [[ $what == check || $what == all ]]; then
   check=$(mktemp -d)
   cp -r tests "$check/tests"  # away from the sources, which would hide the installed package
-  (cd "$check" && python3 -m pytest -v -p no:xdist -o addopts= -W ignore --maxfail=12 -p no:cacheprovider \
+  (cd "$check" && XLA_PYTHON_CLIENT_PREALLOCATE=false python3 -m pytest -v -p no:xdist -o addopts= -W ignore --maxfail=12 -p no:cacheprovider \
     tests/test_goldens.py tests/test_blend.py tests/test_blend_limits.py tests/test_blend_properties.py \
-    tests/test_blend_transforms.py -k "${CHECK:-not double_precision}" --jaxtyping-packages=jaxrec,beartype.beartype 2>&1) >"$out/check.txt" || status=1
+    tests/test_blend_transforms.py tests/test_gpu.py -k "${CHECK:-not double_precision}" --jaxtyping-packages=jaxrec,beartype.beartype 2>&1) >"$out/check.txt" || status=1
   grep -E "^(FAILED|ERROR|E   )|passed|failed" "$out/check.txt" | cut -c1-200 | tail -60
 fi
 if [[ $what != check ]]; then

@@ -156,7 +156,7 @@ ffi::Error Guard(F f) noexcept {
 ffi::Error Forward(ffi::ThreadPool pool, F32 centers, F32 radii, F32 opacities, F32 features,
                    F32 origins, F32 directions, F32 footprint, F32 background, F32 limits,
                    F32Result out_features, F32Result out_depth, F32Result out_alpha, S32Result ids,
-                   S32Result counts, F32Result normalizer, S32Result last, U8Result,
+                   S32Result counts, F32Result normalizer, S32Result last, U8Result, U8Result,
                    std::int32_t kind, std::int32_t stop, float logit_stop, float min_transmittance,
                    std::int32_t tile) {
   const Inputs in = {centers, radii, opacities, features, origins, directions, footprint, limits};
@@ -226,7 +226,7 @@ void AddBlock(const BlockSums& block, const View& view, const SphereCotangents& 
 
 ffi::Error Backward(ffi::ThreadPool pool, F32 centers, F32 radii, F32 opacities, F32 features,
                     F32 origins, F32 directions, F32 footprint, F32 limits, F32 normalizer,
-                    S32 last, S32 ids, F32 d_features, F32 d_depth, F32 d_alpha, F32 level,
+                    S32 last, S32 ids, U8, F32 d_features, F32 d_depth, F32 d_alpha, F32 level,
                     F32Result d_centers, F32Result d_radii, F32Result d_opacities,
                     F32Result d_sphere_features, F32Result d_origins, F32Result d_directions,
                     U8Result, std::int32_t kind, std::int32_t stop, float logit_stop,
@@ -308,11 +308,13 @@ ffi::Error Backward(ffi::ThreadPool pool, F32 centers, F32 radii, F32 opacities,
 
 const char* BuiltFor() { return Kernels().name; }
 
-std::int64_t BlendScratchBytes(std::int64_t, std::int64_t, std::int64_t, std::int64_t) {
-  return 0;  // scratch on the CPU is the threads' own
+// The threads have scratch of their own, and nothing is kept.
+std::int64_t BlendScratchBytes(std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
+                               std::int64_t) {
+  return 0;
 }
-std::int64_t BlendVjpScratchBytes(std::int64_t, std::int64_t, std::int64_t, std::int64_t,
-                                  std::int64_t, std::int32_t, std::int32_t) {
+std::int64_t BlendVjpScratchBytes(std::int64_t, std::int64_t) { return 0; }
+std::int64_t BlendKeptBytes(std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t) {
   return 0;
 }
 

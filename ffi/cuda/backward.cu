@@ -20,8 +20,8 @@ __device__ __forceinline__ void Pull(const BlendCall& call, const Prepared& p, i
     const auto sphere = path.Load(entry);
     const int rank = path.Rank(entry), id = path.Id(entry);
     typename Path::Meeting met;
-    const bool drawn = path.Meet(t.ray, sphere, &met) && rank <= up->last;
-    if (__ballot_sync(~0u, drawn) == 0) return;
+    const bool drawn = path.Meet(t.ray, sphere, &met) & (rank <= up->last);
+    if (!__any_sync(~0u, drawn)) return;
     float v[kTermsOf<kChannels>] = {};
     if (drawn) {
       const auto hit = path.Weigh(met, sphere);
@@ -37,8 +37,11 @@ __device__ __forceinline__ void Pull(const BlendCall& call, const Prepared& p, i
         for (int c = 0; c < kChannels; ++c)
           if (c < call.channels) value += up->d_features[c] * feature[c];
       }
-      bool near = call.gradient_hits == 0;
-      for (int k = 0; k < call.gradient_hits; ++k) near = near || up->ids[k] == id;
+      bool near = true;
+      if (Policy::kOrdered && call.gradient_hits > 0) {
+        near = false;
+        for (int k = 0; k < call.gradient_hits; ++k) near = near || up->ids[k] == id;
+      }
       PixelState<Policy> pixel;
       if constexpr (Policy::kOrdered) {
         typename Policy::template State<float> state = {reached};
@@ -62,7 +65,7 @@ __device__ __forceinline__ void Pull(const BlendCall& call, const Prepared& p, i
     }
     Scatter(out, path.GridsOf(sphere, entry), of_feature, id, v);
   };
-  WalkTile(call, p, tile, pair, bounds, path, [&](int waiting, bool) {
+  WalkTile(call, p, tile, pair, t, bounds, path, [&](int waiting, bool) {
     return limit >= 0 && DrawByWarp(
                              path, bounds->warps[threadIdx.x / 32], waiting, limit,
                              [](int) { return true; }, draw);
@@ -78,13 +81,15 @@ __global__ void __launch_bounds__(Tile::kRays, kChannels <= 3    ? 3
   __shared__ WarpQueue queue;
   const int tile = blockIdx.x, pair = blockIdx.y;
   const TileView t = OpenTile<Tile>(call, p, tile, pair);
-  const ViewState& view = *t.view;
+  LoadBounds(t, tile, &bounds);
+  __syncthreads();
+  const ViewState& view = bounds.view;
   const Policy policy = MakePolicy<Policy>(call, view);
   Upstream<kChannels> up;
-  if (t.valid) LoadUpstream(call, pair, t.pixel, Policy::kOrdered, &up);
+  Pixel pixel;
+  PixelOf<Tile>(call, p.coarse, tile, &pixel);
+  if (t.valid) LoadUpstream(call, pair, pixel, Policy::kOrdered, &up);
   if (call.spheres > 0) {
-    LoadBounds(p, view, tile, pair, &bounds);
-    __syncthreads();
     const SphereSums out = SphereSums::Of(call, sums, pair / call.views);
     const Bounds limits = Bounds::Of(call, sums.peaks[pair / call.views], view.range, view.gamma);
     if (view.mode == kCentral) {
@@ -95,33 +100,34 @@ __global__ void __launch_bounds__(Tile::kRays, kChannels <= 3    ? 3
       Pull(call, p, tile, pair, t, policy, path, &bounds, out, &up);
     }
   }
-  if (t.inside) StoreRays(call, pair, t.pixel, t.ray, up);
+  if (PixelOf<Tile>(call, p.coarse, Again(tile), &pixel)) StoreRays(call, pair, pixel, t.ray, up);
 }
 
 using Kernel = void (*)(BlendCall, Prepared, Sums);
 
 template <typename Policy>
-Kernel ByChannels(int channels) {
-  if (channels <= 3) return Backward<SmallTile, Policy, 3>;
-  if (channels <= 11) return Backward<SmallTile, Policy, 11>;
-  if (channels <= 19) return Backward<SmallTile, Policy, 19>;
+Kernel ByChannels(const BlendCall& call) {
+  const bool rows = HasRows(call.height, call.width, call.channels, call.tracked);
+  if (call.channels <= 3)
+    return rows ? Backward<RowTile, Policy, 3> : Backward<SmallTile, Policy, 3>;
+  if (call.channels <= 11)
+    return rows ? Backward<RowTile, Policy, 11> : Backward<SmallTile, Policy, 11>;
+  if (call.channels <= 19) return Backward<SmallTile, Policy, 19>;
   return Backward<SmallTile, Policy, 64>;
 }
 
 }  // namespace
 
 const char* LaunchBlendVjp(const BlendCall& call, cudaStream_t stream) {
-  const std::size_t bytes = SumsBytes(call.spheres, call.channels) * call.problems;
-  if (bytes > call.scratch_bytes) return "blend: scratch of the sums is too small";
+  if (SumsBytes(call.spheres, call.channels) * call.problems > call.scratch_bytes)
+    return "blend: scratch of the sums is too small";
   const Sums sums = StartSums(call, call.scratch, stream);
   if (call.pairs > 0 && call.height > 0 && call.width > 0) {
     if (WalksBackward(call.kind, call.gradient_hits)) {
-      const Coarse coarse = Coarse::For<SmallTile>(call.height, call.width);
       Prepared p;
-      if (const char* error = Prepare(call, coarse, Align(bytes), stream, &p)) return error;
-      const Kernel kernel =
-          call.kind == 0 ? ByChannels<Softmax>(call.channels) : ByChannels<Alpha>(call.channels);
-      kernel<<<dim3(coarse.tiles(), call.pairs), SmallTile::kRays, 0, stream>>>(call, p, sums);
+      if (const char* error = Restore(call, &p)) return error;
+      const Kernel kernel = call.kind == 0 ? ByChannels<Softmax>(call) : ByChannels<Alpha>(call);
+      kernel<<<dim3(p.coarse.tiles(), call.pairs), kQueue, 0, stream>>>(call, p, sums);
     } else if (const char* error = LaunchNearestVjp(call, sums, stream)) {
       return error;
     }

@@ -14,7 +14,7 @@ namespace ffi = xla::ffi;
 
 template <typename T, typename Buffer>
 Batched<T> BatchedOf(const BlendShape& s, const Buffer& x, std::size_t own) {
-  Batched<T> out = {x.typed_data(), {}};
+  Batched<T> out = {reinterpret_cast<T*>(x.typed_data()), {}};
   const Dimensions d = x.dimensions();
   std::int64_t stride = 1;
   for (std::size_t i = 0; i < own; ++i) stride *= d[d.size() - 1 - i];
@@ -48,7 +48,8 @@ ffi::Error MakeCall(const BlendShape& s, const Inputs& in, U8Result& scratch, Bl
       Check(s.problems * s.views < 65536, "blend: more than 65535 views in one call on a GPU"));
   *call = {};
   call->batch.rank = static_cast<int>(s.batch.size());
-  for (std::size_t i = 0; i < s.batch.size(); ++i) call->batch.size[i] = s.batch[i];
+  for (std::size_t i = 0; i < s.batch.size(); ++i)
+    call->batch.size[i] = static_cast<unsigned>(s.batch[i]);
   call->problems = static_cast<int>(s.problems), call->views = static_cast<int>(s.views);
   call->pairs = call->problems * call->views;
   call->spheres = static_cast<int>(s.spheres), call->channels = static_cast<int>(s.channels);
@@ -74,9 +75,9 @@ ffi::Error Told(const char* error) {
 ffi::Error Forward(cudaStream_t stream, F32 centers, F32 radii, F32 opacities, F32 features,
                    F32 origins, F32 directions, F32 footprint, F32 background, F32 limits,
                    F32Result out_features, F32Result out_depth, F32Result out_alpha, S32Result ids,
-                   S32Result counts, F32Result normalizer, S32Result last, U8Result scratch,
-                   std::int32_t kind, std::int32_t stop, float logit_stop, float min_transmittance,
-                   std::int32_t) {
+                   S32Result counts, F32Result normalizer, S32Result last, U8Result kept,
+                   U8Result scratch, std::int32_t kind, std::int32_t stop, float logit_stop,
+                   float min_transmittance, std::int32_t) {
   const Inputs in = {centers, radii, opacities, features, origins, directions, footprint, limits};
   BlendShape s;
   JAXREC_RETURN_IF_ERROR(BlendShape::Parse(&s, centers, features, origins, radii, opacities,
@@ -91,12 +92,13 @@ ffi::Error Forward(cudaStream_t stream, F32 centers, F32 radii, F32 opacities, F
   call.out_alpha = out_alpha->typed_data(), call.ids = ids->typed_data();
   call.counts = counts->typed_data(), call.normalizer = normalizer->typed_data();
   call.last = last->typed_data();
+  call.kept = BatchedOf<char>(s, *kept, 2), call.kept_bytes = kept->dimensions().back();
   return Told(LaunchBlend(call, stream));
 }
 
 ffi::Error Backward(cudaStream_t stream, F32 centers, F32 radii, F32 opacities, F32 features,
                     F32 origins, F32 directions, F32 footprint, F32 limits, F32 normalizer,
-                    S32 last, S32 ids, F32 d_features, F32 d_depth, F32 d_alpha, F32 level,
+                    S32 last, S32 ids, U8 kept, F32 d_features, F32 d_depth, F32 d_alpha, F32 level,
                     F32Result d_centers, F32Result d_radii, F32Result d_opacities,
                     F32Result d_sphere_features, F32Result d_origins, F32Result d_directions,
                     U8Result scratch, std::int32_t kind, std::int32_t stop, float logit_stop,
@@ -106,7 +108,7 @@ ffi::Error Backward(cudaStream_t stream, F32 centers, F32 radii, F32 opacities, 
   BlendShape s;
   JAXREC_RETURN_IF_ERROR(BlendShape::Parse(&s, centers, features, origins, radii, opacities,
                                            directions, footprint, limits, normalizer, last, ids,
-                                           d_features, d_depth, d_alpha, level));
+                                           kept, d_features, d_depth, d_alpha, level));
   BlendCall call;
   JAXREC_RETURN_IF_ERROR(MakeCall(s, in, scratch, &call));
   call.kind = kind, call.stop = stop;
@@ -116,6 +118,7 @@ ffi::Error Backward(cudaStream_t stream, F32 centers, F32 radii, F32 opacities, 
   call.saved_normalizer = BatchedOf<const float>(s, normalizer, 4);
   call.saved_last = BatchedOf<const std::int32_t>(s, last, 3);
   call.saved_ids = BatchedOf<const std::int32_t>(s, ids, 4);
+  call.kept = BatchedOf<char>(s, kept, 2), call.kept_bytes = kept.dimensions().back();
   call.d_features = FieldOf(s, d_features, true);
   call.d_depth = FieldOf(s, d_depth, false), call.d_alpha = FieldOf(s, d_alpha, false);
   call.level = FieldOf(s, level, true);
@@ -134,15 +137,17 @@ ffi::Error Backward(cudaStream_t stream, F32 centers, F32 radii, F32 opacities, 
 const char* BuiltFor() { return JAXREC_CUDA_ARCHITECTURES; }
 
 std::int64_t BlendScratchBytes(std::int64_t spheres, std::int64_t views, std::int64_t height,
-                               std::int64_t width) {
-  return static_cast<std::int64_t>(BlendScratch(spheres, views, height, width));
+                               std::int64_t width, std::int64_t channels, std::int64_t tracked) {
+  return static_cast<std::int64_t>(BlendScratch(spheres, views, height, width, channels, tracked));
 }
 
-std::int64_t BlendVjpScratchBytes(std::int64_t spheres, std::int64_t views, std::int64_t height,
-                                  std::int64_t width, std::int64_t channels, std::int32_t kind,
-                                  std::int32_t gradient_hits) {
-  return static_cast<std::int64_t>(
-      BlendVjpScratch(spheres, views, height, width, channels, WalksBackward(kind, gradient_hits)));
+std::int64_t BlendVjpScratchBytes(std::int64_t spheres, std::int64_t channels) {
+  return static_cast<std::int64_t>(SumsBytes(spheres, channels));
+}
+
+std::int64_t BlendKeptBytes(std::int64_t spheres, std::int64_t height, std::int64_t width,
+                            std::int64_t channels, std::int64_t tracked) {
+  return static_cast<std::int64_t>(BlendKept(spheres, height, width, channels, tracked));
 }
 
 }  // namespace jaxrec

@@ -13,7 +13,7 @@ constexpr int kMaxBatch = 6;
 // Leading batch axes of a call; a problem's index is row-major over them.
 struct Batch {
   int rank;
-  std::int64_t size[kMaxBatch];
+  unsigned size[kMaxBatch];
 };
 
 // An array of which each batch axis may be shared (stride 0). Strides in elements.
@@ -65,6 +65,10 @@ struct BlendCall {
   float* d_origins;
   float* d_directions;
 
+  // What the forward pass keeps for the backward pass: [problems, views, kept_bytes].
+  Batched<char> kept;
+  std::size_t kept_bytes;
+
   void* scratch;
   std::size_t scratch_bytes;
 };
@@ -72,11 +76,13 @@ struct BlendCall {
 // Whether the backward pass walks through all spheres: if not, it goes through the nearest hits.
 inline bool WalksBackward(int kind, int gradient_hits) { return kind != 0 || gradient_hits == 0; }
 
-// Bytes of scratch of one problem.
+// Bytes of scratch of one problem, forward and backward, and those that the backward pass of one
+// view wants to be kept.
 std::size_t BlendScratch(std::int64_t spheres, std::int64_t views, std::int64_t height,
-                         std::int64_t width);
-std::size_t BlendVjpScratch(std::int64_t spheres, std::int64_t views, std::int64_t height,
-                            std::int64_t width, std::int64_t channels, bool walks);
+                         std::int64_t width, std::int64_t channels, std::int64_t tracked);
+std::size_t SumsBytes(std::int64_t spheres, std::int64_t channels);
+std::size_t BlendKept(std::int64_t spheres, std::int64_t height, std::int64_t width,
+                      std::int64_t channels, std::int64_t tracked);
 
 // Enqueue; neither waits nor allocates. Return null or what went wrong.
 const char* LaunchBlend(const BlendCall& call, cudaStream_t stream);

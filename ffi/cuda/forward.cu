@@ -95,7 +95,7 @@ __device__ __forceinline__ void GatherByWarp(const BlendCall& call, const Prepar
     if (raises && policy.MayRaise(hit, ray->state)) Raise(policy, hit, opacity, ray);
     Add(policy, hit, opacity, depth, rank, id, channel, ray);
   };
-  WalkTile(call, p, tile, pair, bounds, path, [&](int waiting, bool) {
+  WalkTile(call, p, tile, pair, t, bounds, path, [&](int waiting, bool) {
     return DrawByWarp(path, bounds->warps[threadIdx.x / 32], waiting, 0x7fffffff, start, draw);
   });
 }
@@ -109,7 +109,7 @@ __device__ __forceinline__ void GatherByLane(const BlendCall& call, const Prepar
   constexpr int kHit = 3, kStart = sizeof(Central) / sizeof(float);
   static_assert(kStart + kStagedChannels + 2 == kFields);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const LanesPath<Policy> path = {call, *t.view, policy, queues};
+  const LanesPath<Policy> path = {call, bounds->view, policy, queues};
   LaneQueue& queue = queues->warps[warp];
   int held = 0;
   bool open = true;
@@ -146,7 +146,7 @@ __device__ __forceinline__ void GatherByLane(const BlendCall& call, const Prepar
     return __any_sync(~0u, open) != 0;
   };
 
-  WalkTile(call, p, tile, pair, bounds, path, [&](int waiting, bool last) {
+  WalkTile(call, p, tile, pair, t, bounds, path, [&](int waiting, bool last) {
     for (int begin = 0; begin < waiting; begin += 32) {
       const int entry = begin + lane;
       SphereRecord s = {};
@@ -156,7 +156,7 @@ __device__ __forceinline__ void GatherByLane(const BlendCall& call, const Prepar
       if (held + __popc(bits) > 32 && !drain()) return false;
       if (mine) {
         const int k = held + __popc(bits & ((1u << lane) - 1));
-        Central sphere = policy.Aim({s.x, s.y, s.z, s.distance, s.r, s.opacity}, t.view->beam);
+        Central sphere = policy.Aim({s.x, s.y, s.z, s.distance, s.r, s.opacity}, bounds->view.beam);
         sphere.bound = queues->bound[entry];
         float values[kStart];
         memcpy(values, &sphere, sizeof(sphere));
@@ -192,15 +192,15 @@ __global__ void __launch_bounds__(Tile::kRays, kBlocksOf<Tile, kChannels, kTrack
   constexpr int kUnroll = kUnrollOf<kChannels>;
   const int tile = blockIdx.x, pair = blockIdx.y;
   const TileView t = OpenTile<Tile>(call, p, tile, pair);
-  const ViewState& view = *t.view;
+  LoadBounds(t, tile, &shared.bounds);
+  __syncthreads();
+  const ViewState& view = shared.bounds.view;
   const Policy policy = MakePolicy<Policy>(call, view);
   Gathered<Policy, kChannels, kTracked> ray;
   ray.state = policy.template Begin<float>();
   ray.nearest.Clear();
   if (call.spheres > 0) {
     if (!t.valid) policy.Close(&ray.state);
-    LoadBounds(p, view, tile, pair, &shared.bounds);
-    __syncthreads();
     const bool small = kChannels <= kStagedChannels && 2 * view.large < view.visible;
     if (view.mode != kCentral) {
       const GeneralPath<Policy> path = {{&shared.queue}, call, view, policy, {}};
@@ -214,16 +214,17 @@ __global__ void __launch_bounds__(Tile::kRays, kBlocksOf<Tile, kChannels, kTrack
     if (!t.valid) ray.state = policy.template Begin<float>();
   }
 
-  if (!t.inside) return;
+  Pixel pixel;
+  if (!PixelOf<Tile>(call, p.coarse, Again(tile), &pixel)) return;
   float scale, rest, first, second;
   policy.End(ray.state, &scale, &rest);
   policy.Save(ray.state, &first, &second);
-  const std::int64_t at = std::int64_t{pair} * call.height * call.width + t.pixel.index;
+  const std::int64_t at = std::int64_t{pair} * call.height * call.width + pixel.index;
 #pragma unroll(kUnroll)
   for (int c = 0; c < kChannels; ++c)
     if (c < call.channels)
       call.out_features[at * call.channels + c] =
-          ray.color[c] * scale + rest * FieldAt(call, call.background, pair, t.pixel, c);
+          ray.color[c] * scale + rest * FieldAt(call, call.background, pair, pixel, c);
   call.out_depth[at] = ray.depth * scale;
   call.out_alpha[at] = ray.share * scale;
   call.counts[at] = ray.count;
@@ -234,30 +235,20 @@ __global__ void __launch_bounds__(Tile::kRays, kBlocksOf<Tile, kChannels, kTrack
     if (k < call.tracked) call.ids[at * call.tracked + k] = ray.nearest.ids[k];
 }
 
-struct Launch {
-  void (*kernel)(BlendCall, Prepared);
-  Coarse coarse;
-  int threads, shared;
-};
-
-template <typename Tile, typename Policy, int kChannels, int kTracked>
-Launch LaunchOf(const BlendCall& call) {
-  return {Forward<Tile, Policy, kChannels, kTracked>, Coarse::For<Tile>(call.height, call.width),
-          Tile::kRays, static_cast<int>(sizeof(ForwardShared))};
-}
+using Kernel = void (*)(BlendCall, Prepared);
 
 template <typename Policy, int kChannels>
-Launch ByTracked(const BlendCall& call) {
+Kernel ByTracked(const BlendCall& call) {
   if constexpr (kChannels <= 8)
-    if (HasRows(call.height, call.width) && call.tracked == 0)
-      return LaunchOf<RowTile, Policy, kChannels, 0>(call);
-  if (call.tracked == 0) return LaunchOf<SmallTile, Policy, kChannels, 0>(call);
-  if (call.tracked <= 8) return LaunchOf<SmallTile, Policy, kChannels, 8>(call);
-  return LaunchOf<SmallTile, Policy, kChannels, 128>(call);
+    if (HasRows(call.height, call.width, call.channels, call.tracked))
+      return Forward<RowTile, Policy, kChannels, 0>;
+  if (call.tracked == 0) return Forward<SmallTile, Policy, kChannels, 0>;
+  if (call.tracked <= 8) return Forward<SmallTile, Policy, kChannels, 8>;
+  return Forward<SmallTile, Policy, kChannels, 128>;
 }
 
 template <typename Policy>
-Launch ByChannels(const BlendCall& call) {
+Kernel ByChannels(const BlendCall& call) {
   if (call.channels <= 3) return ByTracked<Policy, 3>(call);
   if (call.channels <= 8) return ByTracked<Policy, 8>(call);
   if (call.channels <= 16) return ByTracked<Policy, 16>(call);
@@ -269,15 +260,14 @@ Launch ByChannels(const BlendCall& call) {
 const char* LaunchBlend(const BlendCall& call, cudaStream_t stream) {
   if (call.pairs == 0 || call.height == 0 || call.width == 0) return nullptr;
   if (call.tracked > 128) return "blend: nearest and gradient_hits go up to 128 on a GPU";
-  const Launch launch = call.kind == 0 ? ByChannels<Softmax>(call) : ByChannels<Alpha>(call);
+  const Kernel kernel = call.kind == 0 ? ByChannels<Softmax>(call) : ByChannels<Alpha>(call);
   Prepared p;
-  if (const char* error = Prepare(call, launch.coarse, 0, stream, &p)) return error;
-  cudaError_t status = cudaFuncSetAttribute(
-      launch.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, launch.shared);
+  if (const char* error = Prepare(call, stream, &p)) return error;
+  constexpr int kShared = sizeof(ForwardShared);
+  cudaError_t status =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
   if (status == cudaSuccess) {
-    launch
-        .kernel<<<dim3(launch.coarse.tiles(), call.pairs), launch.threads, launch.shared, stream>>>(
-            call, p);
+    kernel<<<dim3(p.coarse.tiles(), call.pairs), kQueue, kShared, stream>>>(call, p);
     status = cudaGetLastError();
   }
   return status == cudaSuccess ? nullptr : cudaGetErrorString(status);

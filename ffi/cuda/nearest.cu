@@ -73,9 +73,8 @@ __global__ void __launch_bounds__(kThreads) PullNearest(BlendCall call, Sums sum
     if (few) {
 #pragma unroll(kTerms <= 24 ? kTerms : 1)
       for (int term = 0; term < kTerms; ++term) {
-        double* target = out.At(id, term);
         const float grid = term < 4 ? grids.geometry : term == 4 ? grids.opacity : of_feature;
-        if (target != nullptr) AddRounded(target, v[term], grid);
+        if (out.Wants(term)) out.Add(id, term, v[term], grid);
       }
     }
     pending &= ~__ballot_sync(~0u, few);

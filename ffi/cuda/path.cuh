@@ -277,7 +277,7 @@ struct GeneralPath : QueuePath {
                     s.opacity,
                     s.reach,
                     Omitted<Policy>(call, bound, remaining),
-                    bounds.For(s.r, s.opacity, view.beam.e0),
+                    bounds.For(s.r, s.opacity, view.beam.e0 + view.beam.e1 * fabsf(s.distance)),
                     {}});
     WaitRest(at, s, rank, staged);
   }

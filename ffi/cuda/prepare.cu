@@ -9,7 +9,7 @@ namespace {
 
 constexpr float kParallelTolerance = 2e-6f;
 constexpr int kThreads = 256;
-constexpr int kKeyThreads = 1024;
+constexpr int kKeyThreads = 512;
 
 // Hands out parts of the scratch; with a null base only adds up sizes.
 struct Arena {
@@ -24,35 +24,46 @@ struct Arena {
   }
 };
 
-Prepared Layout(Arena* arena, std::int64_t pairs, std::int64_t spheres, const Coarse& coarse) {
-  Prepared p;
-  p.coarse = coarse;
-  p.chunks = static_cast<int>((spheres + kChunk - 1) / kChunk);
-  p.warps = arena->Take<Bundle>(pairs * coarse.tiles() * coarse.warps());
-  p.tiles = arena->Take<Bundle>(pairs * coarse.tiles());
-  p.sums = arena->Take<TileSums>(pairs * coarse.tiles());
-  p.cell_sums = arena->Take<TileSums>(pairs * coarse.cells());
-  p.lines = arena->Take<Span>(pairs * coarse.lines());
-  p.intervals = arena->Take<Interval>(pairs * coarse.lines());
-  p.bundles = arena->Take<Bundle>(pairs * coarse.cells());
-  p.views = arena->Take<ViewState>(pairs);
-  p.cells = arena->Take<Box>(pairs * coarse.cells());
-  p.columns = arena->Take<Interval>(pairs * kMaxAxis);
-  p.rows = arena->Take<Interval>(pairs * kMaxAxis);
-  for (auto& keys : p.keys) keys = arena->Take<std::uint64_t>(pairs * spheres);
-  for (auto& order : p.order) order = arena->Take<std::int32_t>(pairs * spheres);
-  p.unsorted = arena->Take<SphereRecord>(pairs * spheres);
-  p.records = arena->Take<SphereRecord>(pairs * spheres);
-  p.ranges = arena->Take<TileRange>(pairs * spheres);
-  p.counts = arena->Take<std::int32_t>(pairs * coarse.cells() * p.chunks);
-  p.lists = arena->Take<CellList>(pairs * coarse.cells());
-  p.used = arena->Take<unsigned long long>(pairs);
-  p.pool_size = kListsPerSphere * spheres;
-  p.pool = arena->Take<Candidate>(pairs * p.pool_size);
+// Of what is kept for the backward pass, the place of each part in one view's bytes.
+PairLayout KeptLayout(std::int64_t spheres, const Coarse& coarse) {
+  PairLayout at;
+  Arena arena = {nullptr};
+  const auto place = [&](std::size_t bytes) {
+    const std::size_t begin = arena.used;
+    arena.Take<char>(bytes);
+    return begin;
+  };
+  at.pool_size = kListsPerSphere * spheres;
+  at.view = place(sizeof(ViewState));
+  at.warps = place(sizeof(Bundle) * coarse.tiles() * coarse.warps());
+  at.tiles = place(sizeof(Bundle) * coarse.tiles());
+  at.lists = place(sizeof(CellList) * coarse.cells());
+  at.records = place(sizeof(SphereRecord) * spheres);
+  at.pool = place(sizeof(Candidate) * at.pool_size);
+  at.bytes = arena.used;
+  return at;
+}
+
+void LayoutScratch(Arena* arena, std::int64_t pairs, std::int64_t spheres, Prepared* p) {
+  const Coarse& coarse = p->coarse;
+  p->chunks = static_cast<int>((spheres + kChunk - 1) / kChunk);
+  p->sums = arena->Take<TileSums>(pairs * coarse.tiles());
+  p->cell_sums = arena->Take<TileSums>(pairs * coarse.cells());
+  p->lines = arena->Take<Span>(pairs * coarse.lines());
+  p->intervals = arena->Take<Interval>(pairs * coarse.lines());
+  p->bundles = arena->Take<Bundle>(pairs * coarse.cells());
+  p->cells = arena->Take<Box>(pairs * coarse.cells());
+  p->columns = arena->Take<Interval>(pairs * kMaxAxis);
+  p->rows = arena->Take<Interval>(pairs * kMaxAxis);
+  for (auto& keys : p->keys) keys = arena->Take<std::uint64_t>(pairs * spheres);
+  for (auto& order : p->order) order = arena->Take<std::int32_t>(pairs * spheres);
+  p->unsorted = arena->Take<SphereRecord>(pairs * spheres);
+  p->ranges = arena->Take<TileRange>(pairs * spheres);
+  p->counts = arena->Take<std::int32_t>(pairs * coarse.cells() * p->chunks);
+  p->used = arena->Take<unsigned long long>(pairs);
   // Onesweep keeps a few counters for each tile of the input; this bounds them generously.
-  p.sort_bytes = Align(pairs * spheres * 2 + (std::size_t{4} << 20));
-  p.sort = arena->Take<char>(p.sort_bytes);
-  return p;
+  p->sort_bytes = Align(pairs * spheres * 2 + (std::size_t{4} << 20));
+  p->sort = arena->Take<char>(p->sort_bytes);
 }
 
 struct Vec {
@@ -82,50 +93,53 @@ __device__ __forceinline__ RayOf LoadRay(const BlendCall& call, int pair, int y,
   return ray;
 }
 
-// A frame of the view's rays. Any would do: this one makes boxes tight.
+__device__ Vec Shuffled(Vec v, int lane) {
+  return {__shfl_sync(~0u, v.x, lane), __shfl_sync(~0u, v.y, lane), __shfl_sync(~0u, v.z, lane)};
+}
+
+// A frame of the view's rays. Any would do: this one makes boxes tight. A lane loads a ray: the
+// middle and those of the quadrants, of which the first valid one counts, then what lies left,
+// right, above and below.
 __device__ Frame FrameOf(const BlendCall& call, int pair) {
+  const int lane = threadIdx.x % 32;
+  const int y = lane == 0 || lane == 5 || lane == 6   ? 2
+                : lane == 1 || lane == 2 || lane == 7 ? 1
+                                                      : 3;
+  const int x = lane == 0 || lane >= 7 ? 2 : lane == 1 || lane == 3 || lane == 5 ? 1 : 3;
+  RayOf ray = {};
+  if (lane < 9) ray = LoadRay(call, pair, call.height * y / 4, call.width * x / 4);
+  const unsigned valid = __ballot_sync(~0u, ray.valid);
+  const int middle = max(__ffs(valid & 31u) - 1, 0);
+  const Vec o = Shuffled(ray.o, middle), n = Shuffled(ray.n, middle);
+  const Vec sideways_n = Minus(Shuffled(ray.n, 6), Shuffled(ray.n, 5));
+  const Vec sideways_o = Minus(Shuffled(ray.o, 6), Shuffled(ray.o, 5));
+  const Vec down_n = Minus(Shuffled(ray.n, 8), Shuffled(ray.n, 7));
+  const Vec down_o = Minus(Shuffled(ray.o, 8), Shuffled(ray.o, 7));
   Frame f = {{0, 0, 0}, {0, 0, 0}, {{1, 0, 0}, {0, 1, 0}, {0, 0, 1}}};
-  RayOf middle = {};
-  int y = 0;
-  for (int k = 0; k < 5 && !middle.valid; ++k) {  // the middle, else the middle of a quadrant
-    y = call.height * (k == 0 ? 2 : k < 3 ? 1 : 3) / 4;
-    middle = LoadRay(call, pair, y, call.width * (k == 0 ? 2 : k % 2 ? 1 : 3) / 4);
+  if ((valid & 31u) == 0) return f;
+  const Vec z_axis = Times(1.0f / Length(n), n);
+  const auto across = [&](Vec v) { return Minus(v, Times(Dot(v, z_axis), z_axis)); };
+  Vec x_axis = {0, 0, 0};
+  if ((valid >> 5 & 3u) == 3u) {
+    x_axis = across(sideways_n);
+    if (!(Length(x_axis) > 1e-4f)) x_axis = across(sideways_o);
   }
-  if (!middle.valid) return f;
-  const RayOf left = LoadRay(call, pair, y, call.width / 4);
-  const RayOf right = LoadRay(call, pair, y, call.width * 3 / 4);
-  const float inverse = 1.0f / Length(middle.n);
-  const Vec z = Times(inverse, middle.n);
-  Vec x = {0, 0, 0};
-  if (left.valid && right.valid) {
-    x = Minus(right.n, left.n);
-    x = Minus(x, Times(Dot(x, z), z));
-    if (!(Length(x) > 1e-4f)) {
-      x = Minus(right.o, left.o);
-      x = Minus(x, Times(Dot(x, z), z));
-    }
+  if (!(Length(x_axis) > 1e-6f)) {  // across z and the axis furthest from it
+    const Vec a = {fabsf(z_axis.x), fabsf(z_axis.y), fabsf(z_axis.z)};
+    x_axis = Cross(z_axis, a.x <= a.y && a.x <= a.z ? Vec{1, 0, 0}
+                           : a.y <= a.z             ? Vec{0, 1, 0}
+                                                    : Vec{0, 0, 1});
   }
-  if (!(Length(x) > 1e-6f)) {  // across z and the axis furthest from it
-    const Vec a = {fabsf(z.x), fabsf(z.y), fabsf(z.z)};
-    x = Cross(z, a.x <= a.y && a.x <= a.z ? Vec{1, 0, 0}
-                 : a.y <= a.z             ? Vec{0, 1, 0}
-                                          : Vec{0, 0, 1});
-  }
-  x = Times(1.0f / Length(x), x);
-  x = Minus(x, Times(Dot(x, z), z));  // once more: the first may have cancelled
-  x = Times(1.0f / Length(x), x);
-  Vec y_axis = Cross(z, x);
-  const int column = call.width / 2;
-  const RayOf top = LoadRay(call, pair, call.height / 4, column);
-  const RayOf bottom = LoadRay(call, pair, call.height * 3 / 4, column);
-  if (top.valid && bottom.valid) {  // downwards, as rows go
-    const float turn = Dot(Minus(bottom.n, top.n), y_axis);
-    const float move = Dot(Minus(bottom.o, top.o), y_axis);
+  x_axis = across(Times(1.0f / Length(x_axis), x_axis));  // once more: the first may have cancelled
+  x_axis = Times(1.0f / Length(x_axis), x_axis);
+  Vec y_axis = Cross(z_axis, x_axis);
+  if ((valid >> 7 & 3u) == 3u) {  // downwards, as rows go
+    const float turn = Dot(down_n, y_axis), move = Dot(down_o, y_axis);
     if ((fabsf(turn) > 1e-4f ? turn : move) < 0.0f) y_axis = Times(-1.0f, y_axis);
   }
-  f.base[0] = middle.o.x, f.base[1] = middle.o.y, f.base[2] = middle.o.z;
-  f.ray[0] = middle.n.x, f.ray[1] = middle.n.y, f.ray[2] = middle.n.z;
-  const Vec axes[3] = {x, y_axis, z};
+  f.base[0] = o.x, f.base[1] = o.y, f.base[2] = o.z;
+  f.ray[0] = n.x, f.ray[1] = n.y, f.ray[2] = n.z;
+  const Vec axes[3] = {x_axis, y_axis, z_axis};
   for (int k = 0; k < 3; ++k)
     f.axes[k][0] = axes[k].x, f.axes[k][1] = axes[k].y, f.axes[k][2] = axes[k].z;
   return f;
@@ -152,10 +166,10 @@ __device__ __forceinline__ void Widen(Interval* to, const Interval& i) {
 }
 constexpr Interval kNothing = {INFINITY, -INFINITY};
 
-// The frames of all views.
+// The frames of all views: a warp for each.
 __global__ void __launch_bounds__(32) MakeFrames(BlendCall call, Prepared p) {
-  const int pair = blockIdx.x * blockDim.x + threadIdx.x;
-  if (pair < call.pairs) p.views[pair].frame = FrameOf(call, pair);
+  const Frame frame = FrameOf(call, blockIdx.x);
+  if (threadIdx.x == 0) p.Of(call, blockIdx.x).view().frame = frame;
 }
 
 __device__ __forceinline__ void Clear(Bundle* b, TileSums* s) {
@@ -186,50 +200,21 @@ __device__ __forceinline__ void Merge(const Bundle& b, const TileSums& s, Bundle
   sum->count += s.count;
 }
 
-// What a warp's rays span; sums are deviations from the frame's ray.
-__device__ __forceinline__ void SpanRays(const Frame& frame, const RayOf& ray, Bundle* b,
-                                         TileSums* s) {
-  const float inf = INFINITY;
-  const Vec o = Minus(ray.o, {frame.base[0], frame.base[1], frame.base[2]});
-  const Vec d = Minus(ray.n, {frame.ray[0], frame.ray[1], frame.ray[2]});
-  float n[3];
-  for (int k = 0; k < 3; ++k) {
-    n[k] = Dot({frame.axes[k][0], frame.axes[k][1], frame.axes[k][2]}, ray.n);
-    b->direction[k] = WarpUnion({ray.valid ? n[k] : inf, ray.valid ? n[k] : -inf});
-  }
-  *s = {};
-  for (int k = 0; k < 2; ++k) {
-    const float slope = n[k] / fmaxf(n[2], kAhead);
-    s->slope[k] = WarpUnion({ray.valid ? slope : inf, ray.valid ? slope : -inf});
-  }
-  s->count = __popc(__ballot_sync(~0u, ray.valid));
-  s->direction[0] = WarpSum(ray.valid ? d.x : 0.0f);
-  s->direction[1] = WarpSum(ray.valid ? d.y : 0.0f);
-  s->direction[2] = WarpSum(ray.valid ? d.z : 0.0f);
-  if (__all_sync(~0u, !ray.valid || (o.x == 0.0f && o.y == 0.0f && o.z == 0.0f))) {
-    const Interval zero = s->count > 0 ? Interval{0.0f, 0.0f} : kNothing;
-    for (auto& interval : b->origin) interval = zero;
-    s->along = zero;
-    return;
-  }
-  for (int k = 0; k < 3; ++k) {
-    const float t = Dot({frame.axes[k][0], frame.axes[k][1], frame.axes[k][2]}, o);
-    b->origin[k] = WarpUnion({ray.valid ? t : inf, ray.valid ? t : -inf});
-  }
-  s->origin[0] = WarpSum(ray.valid ? o.x : 0.0f);
-  s->origin[1] = WarpSum(ray.valid ? o.y : 0.0f);
-  s->origin[2] = WarpSum(ray.valid ? o.z : 0.0f);
-  const float along = Dot(o, ray.n);
-  s->along = WarpUnion({ray.valid ? along : inf, ray.valid ? along : -inf});
-}
+// Where the values of a warp's rays stand: largest values, each low end negated, then sums.
+enum SpanValue {
+  kSpanDirection = 0,
+  kSpanSlope = 6,
+  kSpanOrigin = 10,
+  kSpanSums = 16,
+  kSpanAlong = 24,
+  kSpanValues = 26
+};
 
-// Bounds of the rays of each tile and of its warps.
+// Bounds of the rays of each tile and of its warps; sums are deviations from the frame's ray.
 template <typename Tile>
 __global__ void __launch_bounds__(Tile::kRays) BoundTiles(BlendCall call, Prepared p) {
   constexpr int kWarps = Tile::kRays / 32, kAcross = Tile::kWidth / Tile::kWarpWidth;
-  static_assert(kWarps <= 32);
-  __shared__ Bundle bundles[kWarps];
-  __shared__ TileSums sums[kWarps];
+  __shared__ float values[kWarps][kSpanValues];
   const int pair = blockIdx.y, tile = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int x = tile % p.coarse.tiles_x * Tile::kWidth + warp % kAcross * Tile::kWarpWidth +
                 lane % Tile::kWarpWidth;
@@ -237,24 +222,78 @@ __global__ void __launch_bounds__(Tile::kRays) BoundTiles(BlendCall call, Prepar
                 lane / Tile::kWarpWidth;
   RayOf ray = {};
   if (x < call.width && y < call.height) ray = LoadRay(call, pair, y, x);
-  Bundle b;
-  TileSums s;
-  SpanRays(p.views[pair].frame, ray, &b, &s);
-  const std::int64_t at = std::int64_t{pair} * p.coarse.tiles() + tile;
+  const PairData data = p.Of(call, pair);
+  const Frame& frame = data.view().frame;
+  const Vec o = Minus(ray.o, {frame.base[0], frame.base[1], frame.base[2]});
+  const Vec d = Minus(ray.n, {frame.ray[0], frame.ray[1], frame.ray[2]});
+  float n[3], t[3];
+  for (int k = 0; k < 3; ++k) {
+    const Vec axis = {frame.axes[k][0], frame.axes[k][1], frame.axes[k][2]};
+    n[k] = Dot(axis, ray.n), t[k] = Dot(axis, o);
+  }
+  const float ahead = 1.0f / fmaxf(n[2], kAhead);
+  float a[8] = {-n[0], n[0], -n[1], n[1], -n[2], n[2], -n[0] * ahead, n[0] * ahead};
+  float b[8] = {-n[1] * ahead, n[1] * ahead, -t[0], t[0], -t[1], t[1], -t[2], t[2]};
+  float sum[8] = {d.x, d.y, d.z, o.x, o.y, o.z, 1.0f, 0.0f};
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    a[k] = ray.valid ? a[k] : -INFINITY, b[k] = ray.valid ? b[k] : -INFINITY;
+    sum[k] = ray.valid ? sum[k] : 0.0f;
+  }
+  const auto larger = [](float x, float y) { return fmaxf(x, y); };
+  const float of_a = ReduceEight(a, larger), of_b = ReduceEight(b, larger);
+  const float of_sum = ReduceEight(sum, [](float x, float y) { return x + y; });
+  if (lane % 4 == 0) {
+    const int k = Reduced(lane);
+    values[warp][k] = of_a, values[warp][8 + k] = of_b, values[warp][kSpanSums + k] = of_sum;
+  }
+  float along = Dot(o, ray.n);
+  const bool still = __all_sync(~0u, !ray.valid || along == 0.0f);
+  const float low = still ? 0.0f : WarpMax(ray.valid ? -along : -INFINITY);
+  const float high = still ? 0.0f : WarpMax(ray.valid ? along : -INFINITY);
   if (lane == 0) {
-    p.warps[at * kWarps + warp] = b;
-    bundles[warp] = b, sums[warp] = s;
+    const bool any = values[warp][kSpanSums + 6] > 0.0f || !still;
+    values[warp][kSpanAlong] = any ? low : -INFINITY;
+    values[warp][kSpanAlong + 1] = any ? high : -INFINITY;
   }
   __syncthreads();
-  if (warp != 0) return;
-  Clear(&b, &s);
-  if (lane < kWarps) b = bundles[lane], s = sums[lane];
-  WarpMerge(&b, &s);
-  if (lane == 0) p.tiles[at] = b, p.sums[at] = s;
+  const auto signed_value = [](int k, float value) { return k % 2 == 0 ? -value : value; };
+  constexpr int kFloats = sizeof(Bundle) / sizeof(float);
+  static_assert(kFloats == 12 && kWarps * kFloats <= Tile::kRays);
+  if (threadIdx.x < kWarps * kFloats) {
+    const int w = threadIdx.x / kFloats, k = threadIdx.x % kFloats;
+    const float value = values[w][k < 6 ? k : kSpanOrigin + k - 6];
+    reinterpret_cast<float*>(data.warps() + std::int64_t{tile} * kWarps)[threadIdx.x] =
+        signed_value(k, value);
+  }
+  if (threadIdx.x >= kSpanValues) return;
+  const int k = threadIdx.x;
+  float all = values[0][k];
+  for (int w = 1; w < kWarps; ++w)
+    all = k >= kSpanSums && k < kSpanAlong ? all + values[w][k] : fmaxf(all, values[w][k]);
+  float* bundle = reinterpret_cast<float*>(data.tiles() + tile);
+  TileSums& sums = p.sums[std::int64_t{pair} * p.coarse.tiles() + tile];
+  if (k < kSpanSlope)
+    bundle[k] = signed_value(k, all);
+  else if (k < kSpanOrigin)
+    (k % 2 == 0 ? sums.slope[(k - kSpanSlope) / 2].low : sums.slope[(k - kSpanSlope) / 2].high) =
+        signed_value(k, all);
+  else if (k < kSpanSums)
+    bundle[6 + k - kSpanOrigin] = signed_value(k, all);
+  else if (k < kSpanSums + 3)
+    sums.direction[k - kSpanSums] = all;
+  else if (k < kSpanSums + 6)
+    sums.origin[k - kSpanSums - 3] = all;
+  else if (k == kSpanSums + 6)
+    sums.count = static_cast<int>(all);
+  else if (k == kSpanAlong)
+    sums.along.low = -all;
+  else if (k == kSpanAlong + 1)
+    sums.along.high = all;
 }
 
 // Bounds of the cells, and the spans of columns and rows of tiles: a warp for each.
-__global__ void __launch_bounds__(32) BoundCells(Prepared p) {
+__global__ void __launch_bounds__(32) BoundCells(BlendCall call, Prepared p) {
   const Coarse& c = p.coarse;
   const int pair = blockIdx.y, index = blockIdx.x, lane = threadIdx.x;
   const bool cell = index < c.cells(), column = !cell && index < c.cells() + c.tiles_x;
@@ -263,13 +302,14 @@ __global__ void __launch_bounds__(32) BoundCells(Prepared p) {
   const int x0 = cell ? index % c.cells_x * c.side_x : column ? line : 0;
   const int height = min(cell ? c.side_y : column ? c.tiles_y : 1, c.tiles_y - y0);
   const int width = min(cell ? c.side_x : column ? 1 : c.tiles_x, c.tiles_x - x0);
-  const std::int64_t tiles = std::int64_t{pair} * c.tiles();
+  const Bundle* bundles = p.Of(call, pair).tiles();
+  const TileSums* sums = p.sums + std::int64_t{pair} * c.tiles();
   Bundle b;
   TileSums s;
   Clear(&b, &s);
   for (int i = lane; i < height * width; i += 32) {
-    const std::int64_t at = tiles + (y0 + i / width) * c.tiles_x + x0 + i % width;
-    Merge(p.tiles[at], p.sums[at], &b, &s);
+    const int at = (y0 + i / width) * c.tiles_x + x0 + i % width;
+    Merge(bundles[at], sums[at], &b, &s);
   }
   WarpMerge(&b, &s);
   if (lane != 0) return;
@@ -292,6 +332,7 @@ __global__ void __launch_bounds__(256) BoundViews(BlendCall call, Prepared p) {
   const int pair = blockIdx.x, problem = pair / call.views, view = pair % call.views;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
   const std::int64_t cells_at = std::int64_t{pair} * c.cells();
+  ViewState& stored = p.Of(call, pair).view();
   Bundle all;
   TileSums total;
   Clear(&all, &total);
@@ -309,7 +350,7 @@ __global__ void __launch_bounds__(256) BoundViews(BlendCall call, Prepared p) {
     const float* footprint = DataOf(call.batch, call.footprint, problem) + 2 * view;
     const float* limits = DataOf(call.batch, call.limits, problem);
     ViewState out = {};
-    const Frame frame = p.views[pair].frame;
+    const Frame frame = stored.frame;
     out.frame = frame;
     out.beam = Beam::Make(footprint[0], footprint[1]);
     out.range = {limits[0], limits[1]};
@@ -349,7 +390,7 @@ __global__ void __launch_bounds__(256) BoundViews(BlendCall call, Prepared p) {
                   : all.direction[2].low > kAhead ? kBySlope
                                                   : kByDirection;
     shared_mode = out.mode, shared_measure = out.measure;
-    p.views[pair] = out;
+    stored = out;
     p.used[pair] = 0;
   }
   __syncthreads();
@@ -394,8 +435,7 @@ __global__ void __launch_bounds__(256) BoundViews(BlendCall call, Prepared p) {
   }
   const int all_crossed = __syncthreads_and(crossed);
   if (threadIdx.x == 0)
-    p.views[pair].crossed =
-        all_crossed && widths[0] <= 2.0f * whole[0] && widths[1] <= 2.0f * whole[1];
+    stored.crossed = all_crossed && widths[0] <= 2.0f * whole[0] && widths[1] <= 2.0f * whole[1];
 }
 
 __device__ std::uint32_t Sortable(float x) {
@@ -446,10 +486,10 @@ __device__ bool See(const BlendCall& call, const ViewState& view, int problem, s
          Touches(view.box, BallOf(view, *out));
 }
 
-__global__ void __launch_bounds__(kKeyThreads) MakeKeys(BlendCall call, Prepared p) {
+__global__ void __launch_bounds__(kKeyThreads, 3) MakeKeys(BlendCall call, Prepared p) {
   const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const int pair = blockIdx.y;
-  ViewState& view = p.views[pair];
+  ViewState& view = p.Of(call, pair).view();
   SphereRecord record;
   float below = 0;
   const bool has = i < call.spheres;
@@ -479,25 +519,20 @@ __device__ __forceinline__ unsigned Overlaps(const Interval* lines, int count, I
   return bits;
 }
 
-// The first and the last line that overlap, of lines that advance.
+// The first and the last line that overlap, of lines that advance: from where they would be if all
+// were of one width.
 __device__ __forceinline__ void Search(const Interval* lines, int count, Interval span,
                                        std::int16_t* first, std::int16_t* last) {
-  int a = 0, b = 0;
-  for (int n = count; n > 0;) {
-    const int half = n / 2;
-    if (lines[a + half].high < span.low)
-      a += half + 1, n -= half + 1;
-    else
-      n = half;
-  }
-  for (int n = count; n > 0;) {
-    const int half = n / 2;
-    if (lines[b + half].low <= span.high)
-      b += half + 1, n -= half + 1;
-    else
-      n = half;
-  }
-  *first = static_cast<std::int16_t>(a), *last = static_cast<std::int16_t>(b - 1);
+  const float low = lines[0].low, over_width = count / (lines[count - 1].high - low);
+  const auto guess = [&](float x) {
+    return static_cast<int>(fminf(fmaxf((x - low) * over_width, 0.0f), count - 1.0f));
+  };
+  int a = guess(span.low), b = guess(span.high);
+  while (a > 0 && lines[a - 1].high >= span.low) --a;
+  while (a < count && lines[a].high < span.low) ++a;
+  while (b < count - 1 && lines[b + 1].low <= span.high) ++b;
+  while (b >= 0 && lines[b].low > span.high) --b;
+  *first = static_cast<std::int16_t>(a), *last = static_cast<std::int16_t>(b);
 }
 
 // Slopes of the directions within a ball: x is the axis of the slope. All of them if some do not
@@ -566,7 +601,8 @@ __global__ void __launch_bounds__(kChunk, 2) Count(BlendCall call, Prepared p) {
   extern __shared__ int counts[];  // [cells], then the lines
   const int pair = blockIdx.y, chunk = blockIdx.x;
   const Coarse& c = p.coarse;
-  const ViewState& view = p.views[pair];
+  const PairData data = p.Of(call, pair);
+  const ViewState& view = data.view();
   Interval* lines = reinterpret_cast<Interval*>(counts + (c.cells() + 1) / 2 * 2);
   if (chunk * kChunk >= view.visible) return;
   LoadLines(p, pair, view.crossed, lines);
@@ -576,7 +612,7 @@ __global__ void __launch_bounds__(kChunk, 2) Count(BlendCall call, Prepared p) {
   if (rank < view.visible) {
     const std::int64_t base = std::int64_t{pair} * call.spheres;
     const SphereRecord s = p.unsorted[base + p.order[1][base + rank]];
-    p.records[base + rank] = s;
+    data.records()[rank] = s;
     const Ball ball = BallOf(view, s);
     const Interval across = Along(view.measure, ball, 0), down = Along(view.measure, ball, 1);
     const auto add = [&](int cell) { atomicAdd(&counts[cell], 1); };
@@ -598,11 +634,22 @@ __global__ void __launch_bounds__(kChunk, 2) Count(BlendCall call, Prepared p) {
     out[std::int64_t{cell} * p.chunks] = counts[cell];
 }
 
+constexpr int kStaged = 8192;  // entries of a chunk's parts that are ordered in shared memory
+constexpr int kMaxCells = kMaxAxis * kMaxAxis;
+
 struct FillShared {
-  std::uint32_t words[kBandCells * (kChunk / 32)];
-  std::int64_t begins[kBandCells];  // of this chunk's part, in the pool; -1: no list
+  std::int64_t begins[kMaxCells];  // of this chunk's part of a list, in the pool; -1: no list
+  int offsets[kMaxCells + 1];      // the same among the staged entries
+  int cursors[kMaxCells];
+  int warps[kChunk / 32];
   TileRange ranges[kChunk];
   Interval lines[2 * kMaxAxis];
+  union {
+    std::uint32_t words[kBandCells * (kChunk / 32)];
+    struct {
+      std::uint16_t spheres[kStaged], cells[kStaged];
+    } staged;
+  };
 };
 
 // Bits of the columns, or rows, of tiles of a cell that a sphere's range holds.
@@ -611,44 +658,104 @@ __device__ __forceinline__ unsigned LineBits(int first, int last, int begin, int
   return (2u << high) - (1u << low);
 }
 
-// Writes the chunk's part of each cell's list, a band of rows of cells at a time: bits say which of
-// the chunk's spheres touch a cell, and keep their order.
+// One entry of a list: sphere i of the chunk, in a cell.
+__device__ __forceinline__ Candidate CandidateOf(const Coarse& c, bool crossed, int chunk, int i,
+                                                 int cell, const TileRange* ranges) {
+  unsigned tiles = ~0u;
+  if (crossed) {
+    const TileRange r = ranges[i];
+    const int y = static_cast<int>((static_cast<float>(cell) + 0.5f) * c.over_cells);
+    const int x = cell - y * c.cells_x;
+    tiles = LineBits(r.x0, r.x1, x * c.side_x, c.side_x, c.shift_x) |
+            LineBits(r.y0, r.y1, y * c.side_y, c.side_y, c.shift_y) << 16;
+  }
+  return {chunk * kChunk + i, tiles};
+}
+
+// Writes the chunk's part of each cell's list, front to back. Parts are short as a rule: their
+// entries are staged in any order, and each finds its place by counting those before it. Where
+// there are too many, bits say which of the chunk's spheres touch a cell, a band of rows of cells
+// at a time, and keep their order.
 __global__ void __launch_bounds__(kChunk, 2) Fill(BlendCall call, Prepared p) {
   extern __shared__ float4 fill_memory[];
   auto& shared = *reinterpret_cast<FillShared*>(fill_memory);
   const int pair = blockIdx.y, chunk = blockIdx.x;
   const Coarse& c = p.coarse;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const ViewState& view = p.views[pair];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, cells = c.cells();
+  const PairData data = p.Of(call, pair);
+  const ViewState& view = data.view();
   const bool crossed = view.crossed;
   if (chunk * kChunk >= view.visible) return;
   const int rank = chunk * kChunk + threadIdx.x;
-  const std::int64_t base = std::int64_t{pair} * call.spheres;
   TileRange range = {0, -1, 0, -1};
   Ball ball = {};
   unsigned columns = 0, rows = 0;
   if (crossed) {
-    if (rank < view.visible) range = p.ranges[base + rank];
+    if (rank < view.visible) range = p.ranges[std::int64_t{pair} * call.spheres + rank];
     shared.ranges[threadIdx.x] = range;
   } else {
     LoadLines(p, pair, false, shared.lines);
-    __syncthreads();
-    if (rank < view.visible) {
-      ball = BallOf(view, p.records[base + rank]);
-      columns = Overlaps(shared.lines, c.cells_x, Along(view.measure, ball, 0));
-      rows = Overlaps(shared.lines + c.cells_x, c.cells_y, Along(view.measure, ball, 1));
-    }
   }
+  int length = 0;
+  if (static_cast<int>(threadIdx.x) < cells) {
+    const CellList list = data.lists()[threadIdx.x];
+    const std::int32_t* begins =
+        p.counts + (std::int64_t{pair} * cells + threadIdx.x) * p.chunks + chunk;
+    const bool last = (chunk + 1) * kChunk >= view.visible;
+    if (list.offset >= 0) length = (last ? list.count : begins[1]) - begins[0];
+    shared.begins[threadIdx.x] = list.offset < 0 ? -1 : list.offset + begins[0];
+  }
+  int sum = length;  // inclusive scan
+  for (int d = 1; d < 32; d *= 2) {
+    const int other = __shfl_up_sync(~0u, sum, d);
+    if (lane >= d) sum += other;
+  }
+  if (lane == 31) shared.warps[warp] = sum;
+  __syncthreads();
+  int total = 0;
+  for (int w = 0; w < kChunk / 32; ++w) {
+    if (w == warp) sum += total;
+    total += shared.warps[w];
+  }
+  if (static_cast<int>(threadIdx.x) < cells) {
+    shared.offsets[threadIdx.x] = shared.cursors[threadIdx.x] = sum - length;
+    if (static_cast<int>(threadIdx.x) == cells - 1) shared.offsets[cells] = sum;
+  }
+  if (!crossed && rank < view.visible) {
+    ball = BallOf(view, data.records()[rank]);
+    columns = Overlaps(shared.lines, c.cells_x, Along(view.measure, ball, 0));
+    rows = Overlaps(shared.lines + c.cells_x, c.cells_y, Along(view.measure, ball, 1));
+  }
+  __syncthreads();
+  const Box* boxes = p.cells + std::int64_t{pair} * cells;
+
+  if (total <= kStaged) {
+    const auto stage = [&](int cell) {
+      if (shared.begins[cell] < 0) return;
+      const int at = atomicAdd(&shared.cursors[cell], 1);
+      shared.staged.spheres[at] = static_cast<std::uint16_t>(threadIdx.x);
+      shared.staged.cells[at] = static_cast<std::uint16_t>(cell);
+    };
+    if (crossed)
+      ForRange(c, range, 0, c.cells_y, stage);
+    else
+      ForCells(c, boxes, ball, columns, rows, stage);
+    __syncthreads();
+    for (int i = threadIdx.x; i < total; i += kChunk) {
+      const int cell = shared.staged.cells[i], sphere = shared.staged.spheres[i];
+      int before = 0;
+      for (int k = shared.offsets[cell]; k < shared.offsets[cell + 1]; ++k)
+        before += shared.staged.spheres[k] < sphere;
+      data.pool()[shared.begins[cell] + before] =
+          CandidateOf(c, crossed, chunk, sphere, cell, shared.ranges);
+    }
+    return;
+  }
+
   const int band = kBandCells / c.cells_x;
   for (int row = 0; row < c.cells_y; row += band) {
-    const int first = row * c.cells_x;
-    const int cells = min(band * c.cells_x, c.cells() - first);
-    for (int w = threadIdx.x; w < cells * (kChunk / 32); w += kChunk) shared.words[w] = 0;
-    if (threadIdx.x < cells) {
-      const std::int64_t cell = std::int64_t{pair} * c.cells() + first + threadIdx.x;
-      const std::int64_t offset = p.lists[cell].offset;
-      shared.begins[threadIdx.x] = offset < 0 ? -1 : offset + p.counts[cell * p.chunks + chunk];
-    }
+    const int first = row * c.cells_x, of_band = min(band * c.cells_x, cells - first);
+    for (int w = threadIdx.x; w < of_band * (kChunk / 32); w += kChunk) shared.words[w] = 0;
     __syncthreads();
     const auto mark = [&](int cell) {
       atomicOr(&shared.words[(cell - first) * (kChunk / 32) + warp], 1u << lane);
@@ -656,31 +763,22 @@ __global__ void __launch_bounds__(kChunk, 2) Fill(BlendCall call, Prepared p) {
     if (crossed) {
       ForRange(c, range, row, row + band, mark);
     } else {
-      const unsigned of_band = (band < 32 ? (1u << band) - 1 : ~0u) << row;
-      ForCells(c, p.cells + std::int64_t{pair} * c.cells(), ball, columns, rows & of_band, mark);
+      const unsigned rows_of_band = (band < 32 ? (1u << band) - 1 : ~0u) << row;
+      ForCells(c, boxes, ball, columns, rows & rows_of_band, mark);
     }
     __syncthreads();
-    for (int k = warp; k < cells; k += kChunk / 32) {
+    for (int k = warp; k < of_band; k += kChunk / 32) {
       std::uint32_t word = shared.words[k * (kChunk / 32) + lane];
-      if (__ballot_sync(~0u, word != 0) == 0 || shared.begins[k] < 0) continue;
+      if (shared.begins[first + k] < 0) continue;
       int before = __popc(word);  // inclusive scan over the words
       for (int d = 1; d < 32; d *= 2) {
         const int other = __shfl_up_sync(~0u, before, d);
         if (lane >= d) before += other;
       }
-      Candidate* out =
-          p.pool + std::int64_t{pair} * p.pool_size + shared.begins[k] + before - __popc(word);
-      const int x = (first + k) % c.cells_x * c.side_x, y = (first + k) / c.cells_x * c.side_y;
-      for (; word != 0; word &= word - 1) {
-        const int i = lane * 32 + __ffs(word) - 1;
-        unsigned tiles = ~0u;
-        if (crossed) {
-          const TileRange r = shared.ranges[i];
-          tiles = LineBits(r.x0, r.x1, x, c.side_x, c.shift_x) |
-                  LineBits(r.y0, r.y1, y, c.side_y, c.shift_y) << 16;
-        }
-        *out++ = {chunk * kChunk + i, tiles};
-      }
+      Candidate* out = data.pool() + shared.begins[first + k] + before - __popc(word);
+      for (; word != 0; word &= word - 1)
+        *out++ =
+            CandidateOf(c, crossed, chunk, lane * 32 + __ffs(word) - 1, first + k, shared.ranges);
     }
     __syncthreads();
   }
@@ -692,7 +790,8 @@ __global__ void __launch_bounds__(kThreads) PlaceLists(BlendCall call, Prepared 
   const int pair = blockIdx.y, cell = blockIdx.x, cells = p.coarse.cells();
   std::int32_t* counts = p.counts + (std::int64_t{pair} * cells + cell) * p.chunks;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int chunks = (p.views[pair].visible + kChunk - 1) / kChunk;
+  const PairData data = p.Of(call, pair);
+  const int visible = data.view().visible, chunks = (visible + kChunk - 1) / kChunk;
   int total = 0;
   for (int start = 0; start < chunks; start += kThreads) {
     const int i = start + threadIdx.x;
@@ -714,9 +813,8 @@ __global__ void __launch_bounds__(kThreads) PlaceLists(BlendCall call, Prepared 
   }
   if (threadIdx.x == 0) {
     const unsigned long long at = atomicAdd(&p.used[pair], static_cast<unsigned long long>(total));
-    const bool fits = at + total <= static_cast<unsigned long long>(p.pool_size);
-    p.lists[std::int64_t{pair} * cells + cell] = {fits ? static_cast<std::int64_t>(at) : -1,
-                                                  fits ? total : p.views[pair].visible};
+    const bool fits = at + total <= static_cast<unsigned long long>(p.at.pool_size);
+    data.lists()[cell] = {fits ? static_cast<std::int64_t>(at) : -1, fits ? total : visible};
   }
 }
 
@@ -738,36 +836,52 @@ const char* Sort(Prepared* p, std::int64_t items, int bits, cudaStream_t stream)
 
 }  // namespace
 
+Coarse CoarseOf(int height, int width, int channels, int tracked) {
+  return HasRows(height, width, channels, tracked) ? Coarse::For<RowTile>(height, width)
+                                                   : Coarse::For<SmallTile>(height, width);
+}
+
 std::size_t BlendScratch(std::int64_t spheres, std::int64_t views, std::int64_t height,
-                         std::int64_t width) {
-  const int h = static_cast<int>(height), w = static_cast<int>(width);
-  Arena images = {nullptr}, rows = {nullptr};
-  Layout(&images, views, spheres, Coarse::For<SmallTile>(h, w));
-  Layout(&rows, views, spheres, Coarse::For<RowTile>(h, w));
+                         std::int64_t width, std::int64_t channels, std::int64_t tracked) {
+  Prepared p;
+  p.coarse = CoarseOf(static_cast<int>(height), static_cast<int>(width), static_cast<int>(channels),
+                      static_cast<int>(tracked));
   // Parts are aligned once for all problems: this leaves room for that in each.
-  return images.used > rows.used ? images.used : rows.used;
+  Arena arena = {nullptr};
+  LayoutScratch(&arena, views, spheres, &p);
+  return arena.used;
 }
 
-std::size_t BlendVjpScratch(std::int64_t spheres, std::int64_t views, std::int64_t height,
-                            std::int64_t width, std::int64_t channels, bool walks) {
-  return Align(SumsBytes(spheres, channels)) +
-         (walks ? BlendScratch(spheres, views, height, width) : 0);
+std::size_t BlendKept(std::int64_t spheres, std::int64_t height, std::int64_t width,
+                      std::int64_t channels, std::int64_t tracked) {
+  return KeptLayout(spheres, CoarseOf(static_cast<int>(height), static_cast<int>(width),
+                                      static_cast<int>(channels), static_cast<int>(tracked)))
+      .bytes;
 }
 
-const char* Prepare(const BlendCall& call, const Coarse& coarse, std::size_t begin,
-                    cudaStream_t stream, Prepared* out) {
-  Arena arena = {static_cast<char*>(call.scratch), begin};
-  Prepared p = Layout(&arena, call.pairs, call.spheres, coarse);
+const char* Restore(const BlendCall& call, Prepared* p) {
+  p->coarse = CoarseOf(call.height, call.width, call.channels, call.tracked);
+  p->kept = call.kept;
+  p->at = KeptLayout(call.spheres, p->coarse);
+  return p->at.bytes <= call.kept_bytes ? nullptr : "blend: what was kept is too small";
+}
+
+const char* Prepare(const BlendCall& call, cudaStream_t stream, Prepared* out) {
+  if (const char* error = Restore(call, out)) return error;
+  Prepared& p = *out;
+  Arena arena = {static_cast<char*>(call.scratch)};
+  LayoutScratch(&arena, call.pairs, call.spheres, &p);
   if (arena.used > call.scratch_bytes) return "blend: scratch is too small";
   if (call.spheres >= (std::int64_t{1} << 31) / 2) return "blend: more than 2^30 spheres";
+  const Coarse& coarse = p.coarse;
   const unsigned pairs = call.pairs;
-  MakeFrames<<<(pairs + 31) / 32, 32, 0, stream>>>(call, p);
+  MakeFrames<<<pairs, 32, 0, stream>>>(call, p);
   const dim3 tiles(coarse.tiles(), pairs);
   if (coarse.tile_width == SmallTile::kWidth)
     BoundTiles<SmallTile><<<tiles, SmallTile::kRays, 0, stream>>>(call, p);
   else
     BoundTiles<RowTile><<<tiles, RowTile::kRays, 0, stream>>>(call, p);
-  BoundCells<<<dim3(coarse.cells() + coarse.lines(), pairs), 32, 0, stream>>>(p);
+  BoundCells<<<dim3(coarse.cells() + coarse.lines(), pairs), 32, 0, stream>>>(call, p);
   BoundViews<<<pairs, 256, 0, stream>>>(call, p);
   if (call.spheres > 0) {
     const unsigned blocks = (call.spheres + kKeyThreads - 1) / kKeyThreads;
@@ -786,7 +900,6 @@ const char* Prepare(const BlendCall& call, const Coarse& coarse, std::size_t beg
     cudaFuncSetAttribute(Fill, cudaFuncAttributeMaxDynamicSharedMemorySize, kFillBytes);
     Fill<<<dim3(p.chunks, pairs), kChunk, kFillBytes, stream>>>(call, p);
   }
-  *out = p;
   const cudaError_t status = cudaGetLastError();
   return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
 }

@@ -24,8 +24,10 @@ struct RowTile {
   static constexpr int kWidth = 32, kHeight = 8, kRays = kWidth * kHeight;
   static constexpr int kWarpWidth = 16, kWarpHeight = 2;
 };
-// Whether a view is rows rather than an image.
-inline bool HasRows(int height, int width) { return width >= 8 * height; }
+// Whether a view is taken as rows rather than as an image.
+inline bool HasRows(int height, int width, int channels, int tracked) {
+  return width >= 8 * height && channels <= 8 && tracked == 0;
+}
 
 constexpr int kMaxAxis = 32;        // coarse cells along an axis
 constexpr int kMinCells = 256;      // coarse cells that any view may have
@@ -125,6 +127,7 @@ struct Coarse {
   int tile_width, tile_height, tiles_x, tiles_y, side_x, side_y, cells_x, cells_y;
   int shift_x, shift_y;  // columns and rows of tiles that share one of 16 bits
   float over_x, over_y;  // 1 / side
+  float over_cells;      // 1 / cells_x
 
   template <typename Tile>
   static Coarse For(int height, int width) {
@@ -148,6 +151,7 @@ struct Coarse {
     while (c.side_x - 1 >> c.shift_x > 15) ++c.shift_x;
     while (c.side_y - 1 >> c.shift_y > 15) ++c.shift_y;
     c.over_x = 1.0f / c.side_x, c.over_y = 1.0f / c.side_y;
+    c.over_cells = 1.0f / (c.cells_x > 0 ? c.cells_x : 1);
     return c;
   }
   __host__ __device__ int tiles() const { return tiles_x * tiles_y; }
@@ -164,51 +168,81 @@ struct Coarse {
   }
 };
 
-// Pointers into the scratch of a call.
-struct Prepared {
-  Coarse coarse;
-  int chunks;
-  Bundle* warps;           // [pairs, tiles, warps]
-  Bundle* tiles;           // [pairs, tiles]
-  TileSums* sums;          // [pairs, tiles]
-  TileSums* cell_sums;     // [pairs, cells]
-  Span* lines;             // [pairs, tiles_x + tiles_y]
-  Interval* intervals;     // the same in the space of the view's boxes
-  Bundle* bundles;         // [pairs, cells]
-  ViewState* views;        // [pairs]
-  Box* cells;              // [pairs, cells]
-  Interval* columns;       // [pairs, kMaxAxis] along x of all cells of a column
-  Interval* rows;          // [pairs, kMaxAxis] along y of all cells of a row
-  std::uint64_t* keys[2];  // [pairs, spheres]
-  std::int32_t* order[2];
-  SphereRecord* unsorted;    // [pairs, spheres]
-  SphereRecord* records;     // [pairs, spheres], front to back
-  TileRange* ranges;         // [pairs, spheres], of records
-  std::int32_t* counts;      // [pairs, cells, chunks], then where each chunk's part begins
-  CellList* lists;           // [pairs, cells]
-  unsigned long long* used;  // [pairs] entries of the pool
-  Candidate* pool;           // [pairs, kListsPerSphere * spheres]
-  std::int64_t pool_size;
-  void* sort;
-  std::size_t sort_bytes;
-};
-
+// Where a problem's part of an array begins. Problems are fewer than 2^16 (MakeCall).
 template <typename T>
 __device__ __forceinline__ std::int64_t OffsetOf(const Batch& batch, const Batched<T>& array,
-                                                 std::int64_t problem) {
+                                                 unsigned problem) {
   std::int64_t offset = 0;
+#pragma unroll 1
   for (int i = batch.rank - 1; i >= 0; --i) {
-    offset += problem % batch.size[i] * array.stride[i];
-    problem /= batch.size[i];
+    const unsigned rest = problem / batch.size[i];
+    offset += (problem - rest * batch.size[i]) * array.stride[i];
+    problem = rest;
   }
   return offset;
 }
 
 template <typename T>
 __device__ __forceinline__ T* DataOf(const Batch& batch, const Batched<T>& array,
-                                     std::int64_t problem) {
+                                     unsigned problem) {
   return array.data + OffsetOf(batch, array, problem);
 }
+
+// Where the parts of one view's kept bytes begin.
+struct PairLayout {
+  std::size_t view, warps, tiles, lists, records, pool, bytes;
+  std::int64_t pool_size;
+};
+
+// What is kept of one view of one problem, for its tiles and for the backward pass.
+struct PairData {
+  char* base;
+  const PairLayout& at;
+
+  template <typename T>
+  __device__ __forceinline__ T* Part(std::size_t begin) const {
+    return reinterpret_cast<T*>(base + begin);
+  }
+  __device__ __forceinline__ ViewState& view() const { return *Part<ViewState>(at.view); }
+  __device__ __forceinline__ Bundle* warps() const { return Part<Bundle>(at.warps); }
+  __device__ __forceinline__ Bundle* tiles() const { return Part<Bundle>(at.tiles); }
+  __device__ __forceinline__ CellList* lists() const { return Part<CellList>(at.lists); }
+  // [spheres], front to back
+  __device__ __forceinline__ SphereRecord* records() const {
+    return Part<SphereRecord>(at.records);
+  }
+  // [pool_size]
+  __device__ __forceinline__ Candidate* pool() const { return Part<Candidate>(at.pool); }
+};
+
+// What is kept, and pointers into the scratch of a forward call.
+struct Prepared {
+  Coarse coarse;
+  Batched<char> kept;  // [problems, views, bytes]
+  PairLayout at;
+
+  int chunks;
+  TileSums* sums;          // [pairs, tiles]
+  TileSums* cell_sums;     // [pairs, cells]
+  Span* lines;             // [pairs, tiles_x + tiles_y]
+  Interval* intervals;     // the same in the space of the view's boxes
+  Bundle* bundles;         // [pairs, cells]
+  Box* cells;              // [pairs, cells]
+  Interval* columns;       // [pairs, kMaxAxis] along x of all cells of a column
+  Interval* rows;          // [pairs, kMaxAxis] along y of all cells of a row
+  std::uint64_t* keys[2];  // [pairs, spheres]
+  std::int32_t* order[2];
+  SphereRecord* unsorted;    // [pairs, spheres]
+  TileRange* ranges;         // [pairs, spheres], of records
+  std::int32_t* counts;      // [pairs, cells, chunks], then where each chunk's part begins
+  unsigned long long* used;  // [pairs] entries of the pool
+  void* sort;
+  std::size_t sort_bytes;
+
+  __device__ __forceinline__ PairData Of(const BlendCall& call, int pair) const {
+    return {DataOf(call.batch, kept, pair / call.views) + pair % call.views * at.bytes, at};
+  }
+};
 
 // A ball: where a sphere may be hit, in the space of the view's boxes.
 struct Ball {
@@ -296,9 +330,12 @@ __device__ __forceinline__ Cone ConeOf(const Frame& f, const Bundle& b) {
   return cone;
 }
 
-// Enqueues all of it; the scratch before `begin` is not touched.
-const char* Prepare(const BlendCall& call, const Coarse& coarse, std::size_t begin,
-                    cudaStream_t stream, Prepared* out);
+Coarse CoarseOf(int height, int width, int channels, int tracked);
+
+// Enqueues all of it.
+const char* Prepare(const BlendCall& call, cudaStream_t stream, Prepared* out);
+// Finds what a forward call has kept.
+const char* Restore(const BlendCall& call, Prepared* out);
 
 inline std::size_t Align(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 

@@ -18,33 +18,33 @@ __device__ __forceinline__ void Raise(unsigned* peak, float x) {
   if (x > 0.0f) atomicMax(peak, __float_as_uint(x));
 }
 
-__global__ void FindPeaks(BlendCall call, Sums sums) {
-  const int problem = blockIdx.y;
-  const std::int64_t start = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x;
-  const std::int64_t rays = std::int64_t{call.views} * call.height * call.width;
+__global__ void __launch_bounds__(kThreads) FindPeaks(BlendCall call, Sums sums) {
+  const int pair = blockIdx.y, problem = pair / call.views;
+  const int start = blockIdx.x * blockDim.x + threadIdx.x, step = gridDim.x * blockDim.x;
+  const int rays = call.height * call.width;
   float d_features = 0, d_depth = 0, d_alpha = 0, level = 0, feature = 0;
-  for (std::int64_t i = start; i < rays; i += step) {
-    const std::int64_t index = i % (std::int64_t{call.height} * call.width);
-    const int view = static_cast<int>(i / (std::int64_t{call.height} * call.width));
-    const Pixel p = {static_cast<int>(index % call.width), static_cast<int>(index / call.width),
-                     index};
-    const int pair = problem * call.views + view;
+  const int down = step / call.width, along = step % call.width;
+  Pixel p = {start % call.width, start / call.width, start};
+  for (; p.index < rays; p.index += step) {
     for (int c = 0; c < call.channels; ++c)
       d_features = fmaxf(d_features, Finite(FieldAt(call, call.d_features, pair, p, c)));
     d_depth = fmaxf(d_depth, Finite(FieldAt(call, call.d_depth, pair, p, 0)));
     d_alpha = fmaxf(d_alpha, Finite(FieldAt(call, call.d_alpha, pair, p, 0)));
     for (int k = 0; k < 2; ++k) level = fmaxf(level, Finite(FieldAt(call, call.level, pair, p, k)));
+    p.x += along, p.y += down;
+    if (p.x >= call.width) p.x -= call.width, ++p.y;
   }
-  const float* features = DataOf(call.batch, call.features, problem);
-  for (std::int64_t i = start; i < std::int64_t{call.spheres} * call.channels; i += step)
-    feature = fmaxf(feature, Finite(features[i]));
+  if (pair % call.views == 0) {
+    const float* features = DataOf(call.batch, call.features, problem);
+    for (std::int64_t i = start; i < std::int64_t{call.spheres} * call.channels; i += step)
+      feature = fmaxf(feature, Finite(features[i]));
+  }
   Peaks& peaks = sums.peaks[problem];
   Raise(&peaks.d_features, d_features), Raise(&peaks.d_depth, d_depth);
   Raise(&peaks.d_alpha, d_alpha), Raise(&peaks.level, level), Raise(&peaks.feature, feature);
 }
 
-__global__ void Settle(BlendCall call, Sums sums) {
+__global__ void __launch_bounds__(kThreads) Settle(BlendCall call, Sums sums) {
   const int terms = kSphereTerms + call.channels;
   const std::int64_t count = std::int64_t{call.problems} * call.spheres * terms;
   const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x;
@@ -84,9 +84,10 @@ Sums StartSums(const BlendCall& call, void* memory, cudaStream_t stream) {
   cudaMemsetAsync(memory, 0, bytes, stream);
   Sums sums = {static_cast<Peaks*>(memory),
                reinterpret_cast<double*>(static_cast<char*>(memory) + peaks)};
-  const std::int64_t rays = std::int64_t{call.views} * call.height * call.width;
+  const std::int64_t rays = std::int64_t{call.height} * call.width;
   const std::int64_t items = rays > call.spheres ? rays : call.spheres;
-  FindPeaks<<<dim3(Blocks(items / 4), call.problems), kThreads, 0, stream>>>(call, sums);
+  if (call.pairs > 0)
+    FindPeaks<<<dim3(Blocks(items / 8), call.pairs), kThreads, 0, stream>>>(call, sums);
   return sums;
 }
 

@@ -25,21 +25,25 @@ struct Sums {
   double* terms;  // [problems, spheres, 5 + channels]
 };
 
-std::size_t SumsBytes(std::int64_t spheres, std::int64_t channels);
-
 // Zeroes the sums and finds the peaks. `memory` holds SumsBytes for each problem.
 Sums StartSums(const BlendCall& call, void* memory, cudaStream_t stream);
 // Writes the gradients that are needed.
 void SettleSums(const BlendCall& call, const Sums& sums, cudaStream_t stream);
 
-// The grids of one sphere's terms. 0 where no bound is known: then terms are not rounded.
+// The grids of one sphere's terms, as what rounds to them (GridOf). 0 where no bound is known: then
+// terms are not rounded.
 struct Grids {
   float geometry, opacity;
 };
 
+// 1.5 * 2^23 times the grid: adding it rounds a float below a third of it to the grid. Floats from
+// there on are multiples of half the grid anyway.
 __device__ __forceinline__ float GridOf(float bound) {
-  // The power of two at or below the bound, times 2^-33.
-  return bound < 1e37f ? __uint_as_float(__float_as_uint(bound) & 0x7f800000u) * 0x1p-33f : 0.0f;
+  // The grid is the power of two at or below the bound, times 2^-33.
+  return bound < 1e37f ? __uint_as_float(__float_as_uint(bound) & 0x7f800000u) * 0x1.8p-10f : 0.0f;
+}
+__device__ __forceinline__ float Rounded(float x, float grid) {
+  return 3.0f * fabsf(x) < grid ? __fsub_rn(__fadd_rn(x, grid), grid) : x;
 }
 
 // What one view of a problem needs to know for its grids.
@@ -66,35 +70,32 @@ struct Bounds {
   }
 };
 
-__device__ __forceinline__ void AddRounded(double* to, float x, float grid) {
-  if (x == 0.0f) return;
-  double y = x;
-  if (fabs(y) < 0x1p50 * grid) {
-    const double shift = 0x1.8p52 * grid;
-    y = (y + shift) - shift;
-  }
-  atomicAdd(to, y);
-}
-
-// Where term `term` of a sphere is summed; null if nobody wants it.
+// Where the terms of spheres are summed.
 struct SphereSums {
   double* base;  // of the problem
-  int channels, need;
+  int channels, need, stride;
 
   static __device__ SphereSums Of(const BlendCall& call, const Sums& sums, int problem) {
-    return {sums.terms + std::int64_t{problem} * call.spheres * (kSphereTerms + call.channels),
-            call.channels, call.need};
+    const int stride = kSphereTerms + call.channels;
+    return {sums.terms + std::int64_t{problem} * call.spheres * stride, call.channels, call.need,
+            stride};
   }
-  __device__ double* At(std::int64_t id, int term) const {
+  __device__ __forceinline__ bool Wants(int term) const {
     const int bit = term < 3 ? 0 : term < kSphereTerms ? term - 2 : 3;
-    const bool wanted = (need >> bit & 1) && term < kSphereTerms + channels;
-    return wanted ? base + id * (kSphereTerms + channels) + term : nullptr;
+    return (need >> bit & 1) && term < stride;
+  }
+  __device__ __forceinline__ double* At(int id, int term) const {
+    return base + static_cast<std::uint64_t>(static_cast<unsigned>(id)) * stride + term;
+  }
+  __device__ __forceinline__ void Add(int id, int term, float x, float grid) const {
+    if (x != 0.0f) atomicAdd(At(id, term), static_cast<double>(Rounded(x, grid)));
   }
 };
 
-// Adds up 8 values over the warp: lane 4 k (k < 8) ends with the sum of value k. Half of the
-// values change lanes at each step, 9 shuffles for what would be 40 one value at a time.
-__device__ __forceinline__ float SumEight(float (&v)[8]) {
+// Adds up 8 values over the warp: lane 4 k (k < 8) ends with the sum of value Reduced(lane). Half
+// of the values change lanes at each step, 9 shuffles for what would be 40 one value at a time.
+template <typename Combine>
+__device__ __forceinline__ float ReduceEight(float (&v)[8], Combine combine) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int width = 4, d = 16; width > 0; width /= 2, d /= 2) {
@@ -102,13 +103,15 @@ __device__ __forceinline__ float SumEight(float (&v)[8]) {
 #pragma unroll
     for (int k = 0; k < width; ++k) {
       const float keep = upper ? v[k + width] : v[k], send = upper ? v[k] : v[k + width];
-      v[k] = keep + __shfl_xor_sync(~0u, send, d);
+      v[k] = combine(keep, __shfl_xor_sync(~0u, send, d));
     }
   }
-  float sum = v[0];
-  sum += __shfl_xor_sync(~0u, sum, 2);
-  sum += __shfl_xor_sync(~0u, sum, 1);
-  return sum;
+  float all = v[0];
+  all = combine(all, __shfl_xor_sync(~0u, all, 2));
+  return combine(all, __shfl_xor_sync(~0u, all, 1));
+}
+__device__ __forceinline__ int Reduced(int lane) {
+  return (lane >> 2 & 1) + (lane >> 3 & 1) * 2 + (lane >> 4 & 1) * 4;
 }
 
 template <int kChannels>
@@ -118,20 +121,16 @@ constexpr int kTermsOf = (kSphereTerms + kChannels + 7) / 8 * 8;
 template <int kTerms>
 __device__ __forceinline__ void Scatter(const SphereSums& out, const Grids& grids, float of_feature,
                                         int id, const float (&v)[kTerms]) {
-  const int lane = threadIdx.x % 32;
+  const int lane = threadIdx.x % 32, own = Reduced(lane);
 #pragma unroll(kTerms <= 24 ? kTerms / 8 : 1)
   for (int begin = 0; begin < kTerms; begin += 8) {
     float eight[8];
 #pragma unroll
     for (int k = 0; k < 8; ++k) eight[k] = v[begin + k];
-    const float sum = SumEight(eight);
-    if (lane % 4 == 0) {
-      // Bits 4, 3, 2 of the lane say which halves the value came from.
-      const int term = begin + (lane >> 2 & 1) + (lane >> 3 & 1) * 2 + (lane >> 4 & 1) * 4;
-      double* target = out.At(id, term);
-      const float grid = term < 4 ? grids.geometry : term == 4 ? grids.opacity : of_feature;
-      if (target != nullptr) AddRounded(target, sum, grid);
-    }
+    const float sum = ReduceEight(eight, [](float a, float b) { return a + b; });
+    const int term = begin + own;
+    const float grid = term < 4 ? grids.geometry : term == 4 ? grids.opacity : of_feature;
+    if (lane % 4 == 0 && out.Wants(term)) out.Add(id, term, sum, grid);
   }
 }
 

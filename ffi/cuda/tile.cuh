@@ -37,6 +37,7 @@ union Bound {
   __device__ Bound() {}
 };
 struct TileBounds {
+  ViewState view;
   Bound tile, warps[kQueue / 32];
   // Ranks of spheres that passed and have not been fetched.
   int ranks[kQueue * (kScan + 1)];
@@ -65,31 +66,41 @@ struct LaneQueues {
   LaneQueue warps[kQueue / 32];
 };
 
+// The same value, of which the compiler knows nothing: what is computed from it again is not held
+// in registers meanwhile.
+__device__ __forceinline__ int Again(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
+// The pixel of a thread, and whether the image has it.
+template <typename Tile>
+__device__ __forceinline__ bool PixelOf(const BlendCall& call, const Coarse& coarse, int tile,
+                                        Pixel* pixel) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  constexpr int kAcross = Tile::kWidth / Tile::kWarpWidth;
+  pixel->x = tile % coarse.tiles_x * Tile::kWidth + warp % kAcross * Tile::kWarpWidth +
+             lane % Tile::kWarpWidth;
+  pixel->y = tile / coarse.tiles_x * Tile::kHeight + warp / kAcross * Tile::kWarpHeight +
+             lane / Tile::kWarpWidth;
+  pixel->index = std::int64_t{pixel->y} * call.width + pixel->x;
+  return pixel->x < call.width && pixel->y < call.height;
+}
+
 struct TileView {
-  const ViewState* view;
+  PairData data;
   Ray<float> ray;
-  bool inside, valid;
-  Pixel pixel;
+  bool valid;
 };
 
 template <typename Tile>
 __device__ __forceinline__ TileView OpenTile(const BlendCall& call, const Prepared& p, int tile,
                                              int pair) {
-  TileView t;
-  t.view = p.views + pair;
+  TileView t = {p.Of(call, pair), {0, 0, 0, 0, 0, 0}, false};
   const int problem = pair / call.views, view = pair % call.views;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  constexpr int kAcross = Tile::kWidth / Tile::kWarpWidth;
-  t.pixel.x = tile % p.coarse.tiles_x * Tile::kWidth + warp % kAcross * Tile::kWarpWidth +
-              lane % Tile::kWarpWidth;
-  t.pixel.y = tile / p.coarse.tiles_x * Tile::kHeight + warp / kAcross * Tile::kWarpHeight +
-              lane / Tile::kWarpWidth;
-  t.inside = t.pixel.x < call.width && t.pixel.y < call.height;
-  t.pixel.index = std::int64_t{t.pixel.y} * call.width + t.pixel.x;
-  t.ray = {0, 0, 0, 0, 0, 0};
-  t.valid = false;
-  if (t.inside) {
-    const std::int64_t at = 3 * (std::int64_t{view} * call.height * call.width + t.pixel.index);
+  Pixel pixel;
+  if (PixelOf<Tile>(call, p.coarse, tile, &pixel)) {
+    const std::int64_t at = 3 * (std::int64_t{view} * call.height * call.width + pixel.index);
     const float* o = DataOf(call.batch, call.origins, problem) + at;
     const float* n = DataOf(call.batch, call.directions, problem) + at;
     const Ray<float> ray = {o[0], o[1], o[2], n[0], n[1], n[2]};
@@ -102,13 +113,18 @@ __device__ __forceinline__ TileView OpenTile(const BlendCall& call, const Prepar
 }
 
 // The bounds that a walk needs, for the block and for each warp.
-__device__ __forceinline__ void LoadBounds(const Prepared& p, const ViewState& view, int tile,
-                                           int pair, TileBounds* bounds) {
-  constexpr int kWarps = kQueue / 32;
-  const std::int64_t at = std::int64_t{pair} * p.coarse.tiles() + tile;
+__device__ __forceinline__ void LoadBounds(const TileView& t, int tile, TileBounds* bounds) {
+  constexpr int kWarps = kQueue / 32, kWords = sizeof(ViewState) / 4;
+  const ViewState& view = t.data.view();
+  static_assert(kWords <= kQueue - 32);
+  const int word = static_cast<int>(threadIdx.x) - 32;
+  if (word >= 0 && word < kWords)
+    reinterpret_cast<unsigned*>(&bounds->view)[word] =
+        reinterpret_cast<const unsigned*>(&view)[word];
   if (threadIdx.x > kWarps) return;
   const bool whole = threadIdx.x == kWarps;
-  const Bundle& bundle = whole ? p.tiles[at] : p.warps[at * kWarps + threadIdx.x];
+  const Bundle& bundle =
+      whole ? t.data.tiles()[tile] : t.data.warps()[std::int64_t{tile} * kWarps + threadIdx.x];
   Bound& bound = whole ? bounds->tile : bounds->warps[threadIdx.x];
   if (view.mode == kGeneral)
     bound.cone = ConeOf(view.frame, bundle);
@@ -124,19 +140,18 @@ __device__ __forceinline__ void LoadBounds(const Prepared& p, const ViewState& v
 //
 // First candidates are looked at, a few by each thread: their bits say whether they touch the tile,
 // or, where a list has none, their bounds. Ranks of those that pass line up; then each thread
-// fetches one sphere, the next while this one is blended.
+// fetches one sphere.
 template <typename Path, typename Take>
 __device__ __forceinline__ void WalkTile(const BlendCall& call, const Prepared& p, int tile,
-                                         int pair, TileBounds* bounds, const Path& path,
-                                         Take take) {
+                                         int pair, const TileView& t, TileBounds* bounds,
+                                         const Path& path, Take take) {
   constexpr int kWarps = kQueue / 32, kStep = kScan * kQueue;
-  const CellList list = p.lists[std::int64_t{pair} * p.coarse.cells() + p.coarse.CellOf(tile)];
-  const Candidate* candidates = p.pool + std::int64_t{pair} * p.pool_size + list.offset;
-  const SphereRecord* records = p.records + std::int64_t{pair} * call.spheres;
-  const bool listed = list.offset >= 0, told = listed && p.views[pair].crossed;
+  const CellList list = t.data.lists()[p.coarse.CellOf(tile)];
+  const Candidate* candidates = t.data.pool() + list.offset;
+  const SphereRecord* records = t.data.records();
+  const bool listed = list.offset >= 0, told = listed && bounds->view.crossed;
   const unsigned bits = p.coarse.BitsOf(tile);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const float* features = DataOf(call.batch, call.features, pair / call.views);
   bool open = true;
   int lined = 0;  // ranks that wait to be fetched
   for (int start = 0; start < list.count; start += kStep) {
@@ -177,25 +192,20 @@ __device__ __forceinline__ void WalkTile(const BlendCall& call, const Prepared& 
     const bool last = start + kStep >= list.count;
     __syncthreads();
     int head = 0;
-    SphereRecord next = {};
-    const auto fetch = [&](int from) {
-      const int i = from + static_cast<int>(threadIdx.x);
-      if (i < lined) next = records[bounds->ranks[i]];
-    };
-    if (lined >= kQueue || last) fetch(0);
     while (lined - head >= kQueue || (last && head < lined)) {
       const int waiting = min(kQueue, lined - head), at = threadIdx.x;
       if (at < waiting) {
-        const SphereRecord s = next;
-        const float* feature = features + std::int64_t{s.id} * call.channels;
+        const int rank = bounds->ranks[head + at];
+        const SphereRecord s = records[rank];
+        const float* feature = DataOf(call.batch, call.features, Again(pair) / call.views) +
+                               std::int64_t{s.id} * call.channels;
         float staged[kStagedChannels] = {};
 #pragma unroll
         for (int c = 0; c < kStagedChannels; ++c)
           if (c < call.channels) staged[c] = feature[c];
-        path.Wait(at, s, bounds->ranks[head + at], staged, remaining - head - at);
+        path.Wait(at, s, rank, staged, remaining - head - at);
       }
       __syncthreads();
-      fetch(head + kQueue);
       head += waiting;
       if (open) open = take(waiting, last && head == lined);
       if (__syncthreads_or(open) == 0) return;

@@ -116,6 +116,7 @@ auto BindBlend() {
       .template Ret<S32>()  // counts
       .template Ret<F32>()  // normalizer
       .template Ret<S32>()  // last
+      .template Ret<U8>()   // kept
       .template Ret<U8>()   // scratch
       .template Attr<std::int32_t>("kind")
       .template Attr<std::int32_t>("stop")
@@ -131,6 +132,7 @@ auto BindBlendVjp() {
       .template Arg<F32>()  // normalizer
       .template Arg<S32>()  // last
       .template Arg<S32>()  // ids
+      .template Arg<U8>()   // kept
       .template Arg<F32>()  // d_features
       .template Arg<F32>()  // d_depth
       .template Arg<F32>()  // d_alpha

@@ -16,6 +16,7 @@ NB_MODULE(JAXREC_MODULE, m) {
   });
   m.def("built_for", &jaxrec::BuiltFor);
   m.def("blend_scratch_bytes", &jaxrec::BlendScratchBytes);
+  m.def("blend_kept_bytes", &jaxrec::BlendKeptBytes);
   m.def("blend_vjp_scratch_bytes", &jaxrec::BlendVjpScratchBytes);
   m.def("ffi_api", [] { return std::make_pair(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR); });
   m.attr("jaxlib") = JAXREC_JAXLIB;

@@ -19,12 +19,12 @@ namespace jaxrec {
 // What the library was built for, for people: instruction sets or GPU architectures.
 const char* BuiltFor();
 
-// Bytes of the scratch result that one problem of blend needs on this platform.
+// Bytes of the scratch result that one problem of blend needs on this platform, of that of
+// blend_vjp, and of what the first keeps of one view for the second.
 std::int64_t BlendScratchBytes(std::int64_t spheres, std::int64_t views, std::int64_t height,
-                               std::int64_t width);
-// The same for blend_vjp.
-std::int64_t BlendVjpScratchBytes(std::int64_t spheres, std::int64_t views, std::int64_t height,
-                                  std::int64_t width, std::int64_t channels, std::int32_t kind,
-                                  std::int32_t gradient_hits);
+                               std::int64_t width, std::int64_t channels, std::int64_t tracked);
+std::int64_t BlendVjpScratchBytes(std::int64_t spheres, std::int64_t channels);
+std::int64_t BlendKeptBytes(std::int64_t spheres, std::int64_t height, std::int64_t width,
+                            std::int64_t channels, std::int64_t tracked);
 
 }  // namespace jaxrec

@@ -25,6 +25,22 @@ def _attributes(settings: BlendSettings) -> dict[str, np.generic]:
     }
 
 
+def kept_shape(settings: BlendSettings, operands: Sequence[jax.Array]) -> tuple[int, int]:
+    """Shape of what the forward kernel keeps for the backward kernel: bytes for each view.
+
+    It is the same on every platform, as the results of one program must be: the most that any
+    library asks for. Never empty: the compiler of jax 0.11.2 cannot carry an empty array across
+    the border of a shard_map.
+    """
+    views, height, width, _ = operands[4].shape
+    spheres, channels = operands[3].shape
+    wanted = [
+        module.blend_kept_bytes(spheres, height, width, channels, settings.tracked)
+        for module in _ffi.modules().values()
+    ]
+    return views, max([1, *wanted])
+
+
 def _scratch(centers: jax.Array, size: int) -> Any:
     # Memory that XLA plans: a result that nobody reads.
     return _ffi.result(centers, (size,), np.uint8)
@@ -43,7 +59,7 @@ def blend_native(
 
     Returns:
         features, depth, alpha, ids, counts and, for the backward kernel, the two normaliser
-        values and the rank of the last drawn sphere of each ray.
+        values and the rank of the last drawn sphere of each ray, and what it keeps of each view.
     """
     centers, features, origins = operands[0], operands[3], operands[4]
     grid = origins.shape[:-1]
@@ -55,7 +71,13 @@ def blend_native(
         _ffi.result(centers, grid, np.int32),
         _ffi.result(centers, (*grid, 2), np.float32),
         _ffi.result(centers, grid, np.int32),
-        _scratch(centers, library.blend_scratch_bytes(centers.shape[0], *grid)),
+        _ffi.result(centers, kept_shape(settings, operands), np.uint8),
+        _scratch(
+            centers,
+            library.blend_scratch_bytes(
+                centers.shape[0], *grid, features.shape[-1], settings.tracked
+            ),
+        ),
     ]
     call = jax.ffi.ffi_call("jaxrec.blend.v1", results, vmap_method="expand_dims")
     return call(*operands, **_attributes(settings))[:-1]
@@ -74,8 +96,8 @@ def blend_vjp_native(
         settings: Static options.
         need: Which of centers, radii, opacities, features, origins, directions want a gradient.
         *operands: The forward's first seven operands and limits, then normaliser, last rank, ids,
-            d_features, d_depth, d_alpha and, against which each hit's value is weighed,
-            d_output . output and d_output . background.
+            what it kept, d_features, d_depth, d_alpha and, against which each hit's value is
+            weighed, d_output . output and d_output . background.
 
     Returns:
         Six gradients; those that are not needed have shape (0,).
@@ -87,9 +109,7 @@ def blend_vjp_native(
     results = [_ffi.result(operands[0], shape, np.float32) for shape in shapes]
     spheres, channels = operands[3].shape
     hits = np.int32(settings.gradient_hits or 0)
-    size = library.blend_vjp_scratch_bytes(
-        spheres, *operands[4].shape[:-1], channels, _KINDS[settings.kind], int(hits)
-    )
+    size = library.blend_vjp_scratch_bytes(spheres, channels)
     results.append(_scratch(operands[0], size))
     call = jax.ffi.ffi_call("jaxrec.blend_vjp.v1", results, vmap_method="expand_dims")
     mask = np.int32(sum(1 << i for i, needed in enumerate(need) if needed))

@@ -13,7 +13,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from .. import _ffi
 from ..sensors import Rays
-from ._blend_native import blend_native, blend_vjp_native
+from ._blend_native import blend_native, blend_vjp_native, kept_shape
 from ._blend_reference import blend_reference
 from ._blend_settings import MAX_CHANNELS, BlendSettings, Kind, Stop
 from ._check import check_operands
@@ -168,6 +168,8 @@ def _op(settings: BlendSettings):
         flags = _Flags(tuple(need))
         # No empty array may cross the border of a shard_map: it crashes the compiler of jax 0.11.
         saved = [x if settings.tracked or i != 3 else None for i, x in enumerate(outputs)]
+        if settings.kind == "softmax" and settings.gradient_hits is not None:
+            saved[7] = None  # the nearest hits are known: nobody walks again
         return tuple(outputs[:5]), (flags, operands, saved)
 
     def bwd(residuals, cotangents):
@@ -175,6 +177,8 @@ def _op(settings: BlendSettings):
         outputs = list(saved)
         if outputs[3] is None:
             outputs[3] = jnp.zeros((*outputs[4].shape, 0), jnp.int32)
+        if outputs[7] is None:
+            outputs[7] = jnp.zeros((outputs[4].shape[0], 1), jnp.uint8)
         return _backward(settings, flags.need, operands, outputs, cotangents[:3])
 
     op.defvjp(fwd, bwd, symbolic_zeros=True)
@@ -188,7 +192,8 @@ def _forward(settings: BlendSettings, operands) -> Sequence[jax.Array]:
     def reference(*operands):
         out = blend_reference(settings, *operands)
         rest = jnp.zeros((*out[1].shape, 2), out[1].dtype)
-        return _ffi.vary_together([operands[0], *out, rest, jnp.zeros_like(out[4])])[1:]
+        kept = jnp.zeros(kept_shape(settings, operands), jnp.uint8)
+        return _ffi.vary_together([operands[0], *out, rest, jnp.zeros_like(out[4]), kept])[1:]
 
     if operands[0].dtype != np.float32:
         return reference(*operands)
@@ -248,7 +253,7 @@ def _reference_vjp(settings, need, operands, outputs, cotangents) -> tuple[jax.A
 def _native_vjp(library, settings, need, operands, outputs, cotangents) -> list[jax.Array]:
     d_features, d_depth, d_alpha = cotangents
     background, limits = operands[7], operands[8:]
-    normalizer, last = outputs[5], outputs[6]
+    normalizer, last, kept = outputs[5:]
     own = _dot(d_features, outputs[0]) + d_depth * outputs[1] + d_alpha * outputs[2]
     behind = jnp.broadcast_to(_dot(d_features, background), own.shape)
     level = jnp.stack([own, behind], axis=-1)
@@ -261,7 +266,7 @@ def _native_vjp(library, settings, need, operands, outputs, cotangents) -> list[
     if any(need[:6]):
         found = blend_vjp_native(
             library, settings, need[:6], *operands[:7], jnp.stack(limits),
-            normalizer, last, outputs[3], d_features, d_depth, d_alpha, level,
+            normalizer, last, outputs[3], kept, d_features, d_depth, d_alpha, level,
         )  # fmt: skip
         gradients = [d for d, needed in zip(found, need, strict=False) if needed]
     if need[7]:
