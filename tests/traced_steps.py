@@ -21,6 +21,8 @@ from jaxrec.train import (
     FrameOrder,
     Relocation,
     make_step,
+    relocate,
+    relocation_due,
     stack_frames,
     start,
 )
@@ -72,6 +74,8 @@ class Training:
             self.state, metrics = self.step(self.state, self.stacks[group], index)
             losses.append(metrics["loss"])
             self.done += 1
+            if relocation_due(SETTINGS, self.done):
+                self.state = relocate(self.state, SETTINGS)
         return losses
 
 

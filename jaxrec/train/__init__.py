@@ -10,6 +10,7 @@ from .density import (
     apply_edit as apply_edit,
     plan_relocation as plan_relocation,
     relocate as relocate,
+    relocation_due as relocation_due,
 )
 from .evaluate import FittedScene as FittedScene, ViewScore as ViewScore, evaluate as evaluate
 from .initialize import initial_spheres as initial_spheres

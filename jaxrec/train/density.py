@@ -1,6 +1,7 @@
 """Moves spheres that show little to where spheres are needed, at fixed capacity."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -53,28 +54,28 @@ def apply_edit(edit: Edit, tree: Any, *, moments: bool) -> Any:
     return jax.tree_util.tree_map_with_path(move, tree)
 
 
-def relocate(state: FitState, settings: FitSettings, key: Key[Array, ""]) -> FitState:
-    """Moves the most transparent spheres onto copies of visible ones, when the settings say so.
+def relocation_due(settings: FitSettings, done: int) -> bool:
+    """Says whether `relocate` comes after step number `done`, counted from 1.
+
+    The host decides: a condition inside the compiled step would be read back from a GPU at every
+    step.
+    """
+    rule = settings.relocation
+    first, last = (int(share * settings.horizon) for share in (rule.start, rule.stop))
+    return rule.every > 0 and done % rule.every == 0 and first <= done < last
+
+
+def relocate(state: FitState, settings: FitSettings) -> FitState:
+    """Moves the most transparent spheres onto copies of visible ones.
 
     Which spheres are copied is random, in proportion to opacity. A sphere and its copies together
     let through as much light as it did alone.
 
     Args:
-        state: After a step.
-        settings: `relocation` says when and what to move; `every` = 0 returns the state unchanged.
-        key: Randomness.
+        state: After a step; donated and dead afterwards.
+        settings: `relocation` says what to move.
     """
-    rule = settings.relocation
-    if rule.every == 0:
-        return state
-    step = state.step
-    first, last = (int(share * settings.horizon) for share in (rule.start, rule.stop))
-    due = (step % rule.every == 0) & (step >= first) & (step < last)
-
-    def move(state):
-        return _relocate(state, rule, key)
-
-    return jax.lax.cond(due, move, lambda state: state, state)
+    return _relocate(settings.relocation, state)
 
 
 def plan_relocation(
@@ -106,7 +107,10 @@ def plan_relocation(
     return Edit(jnp.where(fresh, jnp.minimum(drawn, count - 1), rows), fresh)
 
 
-def _relocate(state: FitState, settings: Relocation, key: Array) -> FitState:
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
+def _relocate(settings: Relocation, state: FitState) -> FitState:
+    # The third key of the step that was taken last: it draws two.
+    key = jax.random.split(jax.random.fold_in(state.key, state.step - 1), 3)[2]
     plan_key, jitter_key = jax.random.split(key)
     opacities = jax.nn.sigmoid(state.params["logit_opacities"])
     edit = plan_relocation(opacities, state.alive, settings, plan_key)

@@ -13,7 +13,6 @@ from jaxtyping import Array, Float, Int
 
 from .. import losses
 from .batches import FrameStack, Views, take_views
-from .density import relocate
 from .model import SphereModel, view_weight
 from .normalizer import SceneNormalizer
 from .optimizer import make_optimizer
@@ -34,7 +33,8 @@ def make_step(settings: FitSettings, normalizer: SceneNormalizer) -> Step:
     Returns:
         `step(state, stack, index) -> (state, metrics)`. The state that goes in is donated and dead
         afterwards. Metrics stay on the device: `loss`, its terms, `psnr` of the step's views and
-        `spheres`, the number alive. Nothing is read back to the host.
+        `spheres`, the number alive. Nothing is read back to the host. Relocation is a call of its
+        own (see `relocate`).
     """
     # Settings that do not reach the step, so that fits which differ in them share one program.
     shared = dataclasses.replace(settings, steps=1, seed=0, progress_every=1, save_every=1)
@@ -56,6 +56,7 @@ def _step(
 ) -> tuple[FitState, Metrics]:
     graphdef = graph(settings)
     optimizer = make_optimizer(settings.rates, settings.horizon)
+    # The third key is for `relocate`.
     keys = jax.random.split(jax.random.fold_in(state.key, state.step), 3)
     views = take_views(stack, index)
     backgrounds = _backgrounds(settings, keys[0], index.shape[0])
@@ -71,7 +72,6 @@ def _step(
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
         params = optax.apply_updates(state.params, updates)
     state = FitState(params, state.alive, optimizer_state, state.step + 1, state.key)
-    state = relocate(state, settings, keys[2])
     alive = state.alive.sum().astype(jnp.float32)
     return state, {"loss": loss, **metrics, "spheres": alive}
 
