@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # On a GPU machine without network: builds for its architecture, checks, then times. Prints a short
 # table last and writes JSON lines to the folder that is its first argument.
-#   bench/gpu.sh OUT [check|time|extra|all] [options of bench/blend.py]
-# time: bench/blend.py. extra: bench/scenarios.py and bench/soak.py. all, the default: everything.
+#   bench/gpu.sh OUT [check|time|extra|scatter|all] [options of bench/blend.py]
+# time: bench/blend.py. extra: bench/scenarios.py and bench/soak.py. scatter: bench/scatter.cu. all,
+# the default: everything.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-out=${1:?usage: bench/gpu.sh OUT [check|time|extra|all] [options of bench/blend.py]} what=${2:-all}
+out=${1:?usage: bench/gpu.sh OUT [check|time|extra|scatter|all] [options of bench/blend.py]} what=${2:-all}
 shift $(($# < 2 ? $# : 2))
 site=$(mktemp -d) status=0
 JAXREC_CUDA_ARCHS=90 python3 -m pip install -q --no-build-isolation --no-deps --no-index --target "$site" . || exit 1
@@ -29,11 +30,19 @@ if [[ $what == check || $what == all ]]; then
     tests/test_blend_transforms.py tests/test_gpu.py -k "${CHECK:-not double_precision}" --jaxtyping-packages=jaxrec,beartype.beartype 2>&1) >"$out/check.txt" || status=1
   grep -E "^(FAILED|ERROR|E   )|passed|failed" "$out/check.txt" | cut -c1-200 | tail -60
 fi
-if [[ $what != check ]]; then
-  rm -f "$out/bench.jsonl"
-  [[ $what == extra ]] || bench bench/blend.py --kind all --gpu "$@"
-  [[ $what == time ]] || bench bench/scenarios.py
-  [[ $what == time ]] || bench bench/soak.py
-  python3 bench/table.py "$out/bench.jsonl"
+[[ $what == check ]] || rm -f "$out/bench.jsonl"
+if [[ $what == time || $what == all ]]; then
+  bench bench/blend.py --kind all --gpu "$@"
 fi
+if [[ $what == extra || $what == all ]]; then
+  bench bench/scenarios.py
+  bench bench/soak.py
+fi
+if [[ $what == scatter || $what == all ]]; then
+  # Vectors of floats are added by one instruction from 9.0 on. Flags as in ffi/CMakeLists.txt.
+  nvcc -arch=sm_90 -std=c++17 -O3 --threads 0 -prec-sqrt=false -prec-div=false -ftz=true \
+    -DJAXREC_BENCH_VECTOR=1 -Iffi bench/scatter.cu ffi/cuda/{prepare,forward,backward,nearest,sums}.cu \
+    -o "$site/scatter" && "$site/scatter" >>"$out/bench.jsonl" || status=1
+fi
+[[ $what == check ]] || python3 bench/table.py "$out/bench.jsonl"
 exit $status

@@ -17,10 +17,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Prints JSON lines as a table.")
     parser.add_argument("file", type=pathlib.Path)
     rows = [json.loads(line) for line in parser.parse_args().file.read_text().splitlines()]
-    print(COLUMNS.format("kind", "case", "pass", "ms", "temp MB", "hits", "floor"))
-    for row in rows:
-        if row["case"] == "soak":
-            continue
+    timed = [row for row in rows if row["case"] not in ("soak", "scatter")]
+    if timed:
+        print(COLUMNS.format("kind", "case", "pass", "ms", "temp MB", "hits", "floor"))
+    for row in timed:
         numbers = (
             number(row["ms"], 3),
             number(row.get("temp_mb"), 1),
@@ -33,6 +33,15 @@ def main() -> None:
         last = checks[-1]
         verdict = last["failure"] or "good"
         print(f"soak: {last['step']} steps, {last['ms_per_step']} ms each at last, {verdict}")
+
+    ways: dict[tuple, dict[str, float]] = {}
+    for row in rows:
+        if row["case"] == "scatter":
+            key = (row["kind"], row["spheres"], row["pixels"], row["channels"])
+            ways.setdefault(key, {})[row["way"]] = row["ms"]
+    for (kind, spheres, pixels, channels), times in ways.items():
+        shown = "  ".join(f"{way} {ms:.3f}" for way, ms in times.items())
+        print(f"{kind:8} {spheres:8} spheres {pixels:3g} px {channels:3} channels  {shown}")
 
 
 def number(value: float | None, digits: int) -> str:
