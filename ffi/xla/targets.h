@@ -7,8 +7,8 @@
 #include "xla/ffi/api/ffi.h"
 
 #define JAXREC_TARGETS(X)           \
-  X("jaxrec.blend.v1", JaxrecBlend) \
-  X("jaxrec.blend_vjp.v1", JaxrecBlendVjp)
+  X("jaxrec.blend.v2", JaxrecBlend) \
+  X("jaxrec.blend_vjp.v2", JaxrecBlendVjp)
 
 #define JAXREC_DECLARE(name, handler) XLA_FFI_DECLARE_HANDLER_SYMBOL(handler);
 JAXREC_TARGETS(JAXREC_DECLARE)

@@ -79,7 +79,7 @@ def blend_native(
             ),
         ),
     ]
-    call = jax.ffi.ffi_call("jaxrec.blend.v1", results, vmap_method="expand_dims")
+    call = jax.ffi.ffi_call("jaxrec.blend.v2", results, vmap_method="expand_dims")
     return call(*operands, **_attributes(settings))[:-1]
 
 
@@ -111,6 +111,6 @@ def blend_vjp_native(
     hits = np.int32(settings.gradient_hits or 0)
     size = library.blend_vjp_scratch_bytes(spheres, channels)
     results.append(_scratch(operands[0], size))
-    call = jax.ffi.ffi_call("jaxrec.blend_vjp.v1", results, vmap_method="expand_dims")
+    call = jax.ffi.ffi_call("jaxrec.blend_vjp.v2", results, vmap_method="expand_dims")
     mask = np.int32(sum(1 << i for i, needed in enumerate(need) if needed))
     return call(*operands, need=mask, gradient_hits=hits, **_attributes(settings))[:-1]
