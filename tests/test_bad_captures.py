@@ -22,7 +22,8 @@ from jaxrec.data import CaptureError, open_capture
 
 def test_nothing_there(tmp_path):
     assert_error(tmp_path / "absent", "no such file or folder; check the path")
-    assert_error(tmp_path, "found neither transforms.json nor transforms_train.json; give the")
+    found = "found neither transforms.json nor transforms_train.json, nor a COLMAP model"
+    assert_error(tmp_path, found, "; give the folder that holds one of them, or the json itself")
     (tmp_path / "poses.txt").touch()
     assert_error(tmp_path / "poses.txt", "not a json file; give a folder or its transforms.json")
     (tmp_path / "scene").mkdir()

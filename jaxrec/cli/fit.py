@@ -32,7 +32,8 @@ def make_fit_command(arguments: Sequence[str]) -> Callable[..., Callable[[], Non
         finished one.
 
         Args:
-            data: Folder of a capture (NeRF-synthetic, instant-ngp or nerfstudio), or its json.
+            data: Folder of a capture (NeRF-synthetic, instant-ngp, nerfstudio, COLMAP, LLFF or
+                7-Scenes), or its json.
             out: Run folder to make, or to go on with.
             preset: Machine to suit; the defaults below are those of the preset that is typed.
             downscale: Take images this many times smaller.

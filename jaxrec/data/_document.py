@@ -3,13 +3,14 @@
 import dataclasses
 import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from .errors import CaptureError
 
 _LONGEST_QUOTE = 60
+_MOST_NAMES = 20
 # Cameras are float32: what overflows there, or vanishes, is no number to them either.
 _LARGEST = float(np.finfo(np.float32).max)
 _SMALLEST = float(np.finfo(np.float32).tiny)
@@ -117,6 +118,12 @@ def quote(value: object) -> str:
         return "nothing"
     text = json.dumps(value)
     return text if len(text) <= _LONGEST_QUOTE else text[: _LONGEST_QUOTE - 3] + "..."
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names on one line; how many more there are where they are too many."""
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def load_document(file: pathlib.Path) -> Fields:

@@ -1,4 +1,4 @@
-"""The frames that a transforms file lists, as instant-ngp, nerfstudio and Blender write it."""
+"""Frames before and after their images are decoded, and those that a transforms file lists."""
 
 import concurrent.futures
 import dataclasses
@@ -31,13 +31,13 @@ _MOST_THREADS = 8
 
 @dataclasses.dataclass(frozen=True)
 class Listing:
-    """One entry of `frames`, checked, with its files found but not decoded."""
+    """One frame of a capture, checked, with its files found but not decoded."""
 
-    fields: Fields
+    fields: Fields  # Where the capture lists it.
     name: str  # Relative and without `..`, whatever the file says.
     image: pathlib.Path
     mask: pathlib.Path | None
-    camera_to_world: Float[np.ndarray, "4 4"]
+    camera_to_world: Float[np.ndarray, "4 4"]  # OpenGL axes: x right, y up, z back.
     intrinsics: Intrinsics
 
 
@@ -62,11 +62,10 @@ def list_frames(file: pathlib.Path) -> list[Listing]:
 def load_frames(listings: Sequence[Listing], *, downscale: int = 1) -> list[Frame]:
     """Decodes the images of listed frames and gives them their cameras.
 
-    Poses are camera-to-world with OpenGL axes in the file and leave here as `world_from_camera`
-    with OpenCV axes.
+    Poses leave here as `world_from_camera` with OpenCV axes.
 
     Args:
-        listings: entries of any transforms files.
+        listings: frames of one capture.
         downscale: whole number; images become this many times smaller by area average, rounded
             down, and intrinsics follow by the exact ratio.
 
@@ -90,6 +89,18 @@ def load_frames(listings: Sequence[Listing], *, downscale: int = 1) -> list[Fram
         ]
 
 
+def frame_name(name: str, image: pathlib.Path) -> str:
+    """The name that a capture gives an image, as a plain relative path.
+
+    Args:
+        name: as it stands in the capture: with `/` or Windows' backslashes, perhaps absolute.
+        image: the file that was found for it, whose extension is the right one.
+    """
+    path = pathlib.PureWindowsPath(name)  # Reads `/` and `\\` alike.
+    folders = [part for part in path.relative_to(path.anchor).parts[:-1] if part != ".."]
+    return "/".join([*folders, image.name])
+
+
 def _listing(entry: Fields, document: Fields) -> Listing:
     name = entry.text("file_path")
     if name is None:
@@ -100,12 +111,12 @@ def _listing(entry: Fields, document: Fields) -> Listing:
     width, height = image_size(image)
     return Listing(
         fields=entry,
-        name=_frame_name(name, image),
+        name=frame_name(name, image),
         image=image,
         mask=None if mask_name is None else _find(entry, "mask_path", mask_name),
         camera_to_world=pose,
         intrinsics=resolve_intrinsics(
-            entry, document, width=width, height=height, image=_frame_name(name, image)
+            entry, document, width=width, height=height, image=frame_name(name, image)
         ),
     )
 
@@ -117,13 +128,6 @@ def _find(entry: Fields, key: str, name: str) -> pathlib.Path:
         found = f"no image {name!r} in {entry.file.parent} (nor with {endings} added)"
         raise entry.error(key, found, "copy the image there, or remove this frame")
     return file
-
-
-def _frame_name(name: str, image: pathlib.Path) -> str:
-    """The name in the file as a plain relative path, with the extension that was found."""
-    path = pathlib.PureWindowsPath(name)  # Reads `/` and `\\` alike.
-    folders = [part for part in path.relative_to(path.anchor).parts[:-1] if part != ".."]
-    return "/".join([*folders, image.name])
 
 
 def _check_shared_intrinsics(listings: list[Listing], document: Fields) -> None:

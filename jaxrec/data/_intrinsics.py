@@ -49,6 +49,18 @@ class Intrinsics:
     principal: tuple[float, float]
     distortion: tuple[float, float, float, float, float]
 
+    def scaled(self, width: int, height: int) -> "Intrinsics":
+        """The same camera for an image of another size."""
+        x, y = width / self.width, height / self.height
+        focal, principal = self.focal, self.principal
+        return Intrinsics(
+            width,
+            height,
+            (x * focal[0], y * focal[1]),
+            (x * principal[0], y * principal[1]),
+            self.distortion,
+        )
+
 
 def resolve_intrinsics(
     frame: Fields, shared: Fields, *, width: int, height: int, image: str

@@ -7,7 +7,7 @@ from ._document import Fields, finite_number, quote
 
 # Files that keep four decimals are 1e-4 off; a wrong scale or a mirrored axis is far more.
 _TOLERANCE = 1e-3
-_KEY = "transform_matrix"
+POSE = "transform_matrix"
 
 
 def camera_to_world(frame: Fields) -> Float[np.ndarray, "4 4"]:
@@ -28,7 +28,7 @@ def camera_to_world(frame: Fields) -> Float[np.ndarray, "4 4"]:
     if np.abs(matrix[3] - (0, 0, 0, 1)).max() > _TOLERANCE:
         transposed = np.abs(matrix[:, 3] - (0, 0, 0, 1)).max() <= _TOLERANCE
         raise frame.error(
-            _KEY,
+            POSE,
             f"the last row is {_numbers(matrix[3])}",
             "the matrix looks transposed: write the position into the last column"
             if transposed
@@ -43,19 +43,19 @@ def camera_to_world(frame: Fields) -> Float[np.ndarray, "4 4"]:
 
 
 def _matrix(frame: Fields) -> Float[np.ndarray, "4 4"]:
-    rows = frame.values.get(_KEY)
+    rows = frame.values.get(POSE)
     wanted = "wanted a camera-to-world transform of 4 rows of 4 numbers (or 3 rows of 4)"
     if not isinstance(rows, list):
-        raise frame.error(_KEY, f"found {quote(rows)}", wanted)
+        raise frame.error(POSE, f"found {quote(rows)}", wanted)
     if len(rows) not in (3, 4) or not all(isinstance(row, list) and len(row) == 4 for row in rows):
         shape = " + ".join(str(len(row)) if isinstance(row, list) else quote(row) for row in rows)
-        raise frame.error(_KEY, f"found {len(rows)} rows of {shape or 'no'} numbers", wanted)
+        raise frame.error(POSE, f"found {len(rows)} rows of {shape or 'no'} numbers", wanted)
     matrix = np.eye(4)
     for i, row in enumerate(rows):
         for j, value in enumerate(row):
             number = finite_number(value)
             if number is None:
-                key = f"{_KEY}[{i}][{j}]"
+                key = f"{POSE}[{i}][{j}]"
                 advice = "wanted a finite number: remove this frame or estimate its pose again"
                 raise frame.error(key, f"found {quote(value)}", advice)
             matrix[i, j] = number
@@ -72,16 +72,16 @@ def _check_rotation(frame: Fields, rotation: Float[np.ndarray, "3 3"]) -> None:
         skew = np.inf
     if not skew <= _TOLERANCE:
         found = f"not rigid: the columns {_columns(rotation)} are not orthogonal and of length 1"
-        raise frame.error(_KEY, found, "wanted a rotation and a position: export the pose again")
+        raise frame.error(POSE, found, "wanted a rotation and a position: export the pose again")
     if determinant < 0:
         found = f"not rigid: mirrored (determinant {determinant:.4g})"
-        raise frame.error(_KEY, found, "wanted a right-handed rotation: undo the flip of one axis")
+        raise frame.error(POSE, found, "wanted a right-handed rotation: undo the flip of one axis")
     if abs(scale - 1) > _TOLERANCE:
         found = f"not rigid: scaled by {scale:.6g}"
         advice = (
             "wanted scale 1: apply the scale of the camera object, or divide the rotation by it"
         )
-        raise frame.error(_KEY, found, advice)
+        raise frame.error(POSE, found, advice)
 
 
 def _numbers(values: np.ndarray) -> str:

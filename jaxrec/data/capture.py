@@ -5,8 +5,22 @@ import pathlib
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Float32
 
 from ..sensors import Frame
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PointCloud:
+    """Points on what a capture shows, in the world frame of its cameras.
+
+    Attributes:
+        positions: x, y, z, finite.
+        colors: red, green and blue in [0, 1].
+    """
+
+    positions: Float32[np.ndarray, "points 3"]
+    colors: Float32[np.ndarray, "points 3"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,6 +35,7 @@ class Capture:
         path: the file or folder it was read from.
         messages: one line each for the person who asked: how the split was made, and what was
             passed over or put right.
+        points: what the capture knows of the scene's shape, or none if it holds no points.
     """
 
     train: list[Frame]
@@ -28,6 +43,7 @@ class Capture:
     format: str
     path: pathlib.Path
     messages: list[str] = dataclasses.field(default_factory=list)
+    points: PointCloud | None = None
 
     @property
     def frames(self) -> list[Frame]:
@@ -52,6 +68,7 @@ def make_capture(
     format: str,
     path: pathlib.Path,
     messages: Sequence[str] = (),
+    points: PointCloud | None = None,
 ) -> Capture:
     """Builds a capture in which alpha is there for all frames or for none.
 
@@ -74,4 +91,5 @@ def make_capture(
         format=format,
         path=path,
         messages=list(messages),
+        points=points,
     )

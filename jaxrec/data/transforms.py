@@ -4,10 +4,10 @@ import pathlib
 from collections.abc import Sequence
 
 from ._frames import Listing, list_frames, load_frames
+from ._hold_out import HELD_OUT_EVERY, hold_out, split_message
 from .capture import Capture, make_capture
 from .errors import CaptureError
 
-HELD_OUT_EVERY = 8
 _SPELLINGS = ("transforms", "transform")
 
 
@@ -62,11 +62,8 @@ def read_splits(
         raise CaptureError(file, "frames", "found no frame", "list at least two frames")
     test_file = split_file(file.parent, "test")
     if test_file is None or test_file.samefile(file):
-        train, test = _hold_out(listed)
-        rule = f"every {HELD_OUT_EVERY}th by file name"
-        if not train:
-            found = "found 1 frame, which is held out to measure with"
-            raise CaptureError(file, "frames", found, "list at least two frames")
+        train, test = hold_out(listed, file, "frames")
+        rule = ""
     else:
         train, test = listed, list_frames(test_file)
         rule = test_file.name
@@ -75,18 +72,11 @@ def read_splits(
             advice = f"list at least one, or remove the file to hold out every {HELD_OUT_EVERY}th"
             raise CaptureError(test_file, "frames", found, advice)
         messages += _overlap(train, test)
-    messages.append(f"{len(train)} frames to fit, {len(test)} held out ({rule})")
+    messages.append(split_message(train, test, rule))
     frames = load_frames([*train, *test], downscale=downscale)
     return make_capture(
         frames[: len(train)], frames[len(train) :], format=format, path=path, messages=messages
     )
-
-
-def _hold_out(listings: Sequence[Listing]) -> tuple[list[Listing], list[Listing]]:
-    """Frames to fit, and those held out: the 1st, 9th, 17th, ... by name."""
-    ordered = sorted(listings, key=lambda listing: listing.name)
-    train = [listing for index, listing in enumerate(ordered) if index % HELD_OUT_EVERY]
-    return train, ordered[::HELD_OUT_EVERY]
 
 
 def _overlap(train: Sequence[Listing], test: Sequence[Listing]) -> list[str]:
