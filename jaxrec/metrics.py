@@ -2,7 +2,11 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+import numpy as np
+from jaxtyping import Array, Bool, Float, Float32
+
+FLIP_PIXELS_PER_DEGREE = 67.02064514160156
+"""FLIP's default viewing distance: 0.7 m from a display 0.7 m wide with 3840 pixels in a row."""
 
 
 def psnr(
@@ -61,3 +65,69 @@ def ssim(
     # dm-pix counts on implicit promotion, which the caller may have forbidden.
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         return jnp.asarray(dm_pix.ssim(prediction, target))
+
+
+def flip(
+    prediction: Float32[np.ndarray, "height width 3"],
+    target: Float32[np.ndarray, "height width 3"],
+    mask: Bool[np.ndarray, "height width"] | None = None,
+    *,
+    pixels_per_degree: float = FLIP_PIXELS_PER_DEGREE,
+) -> float:
+    """Measures LDR-FLIP, the difference that a person sees who flips between two images.
+
+    The mean over pixels of NVIDIA's own implementation, which runs on the host: no gradient, and
+    no use inside `jax.jit`.
+
+    Args:
+        prediction: sRGB colour in [0, 1].
+        target: The truth.
+        mask: True where a pixel counts; all of them by default. Others are black in both images,
+            so that the value does not depend on what they hold.
+        pixels_per_degree: Pixels of the image in one degree of the viewer's field, > 0: what
+            decides how fine a difference is still seen.
+
+    Returns:
+        0 for equal images, up to 1, without unit; NaN if no pixel counts or one of those that do
+        is not finite.
+
+    Raises:
+        ValueError: If the images differ in size, are not colours in [0, 1], or
+            `pixels_per_degree` is not positive.
+
+    References:
+        Andersson et al., "FLIP: A Difference Evaluator for Alternating Images", HPG 2020.
+    """
+    from flip_evaluator import evaluate
+
+    if prediction.shape != target.shape:
+        raise ValueError(
+            f"prediction: got shape {prediction.shape} for a target of {target.shape}; give images "
+            "of the same size"
+        )
+    # Checked here, for the package ends the process instead.
+    if not 0 < pixels_per_degree < np.inf:
+        raise ValueError(f"pixels_per_degree: got {pixels_per_degree}; give a number above 0")
+    counted = np.ones(target.shape[:2], bool) if mask is None else mask
+    # The package takes NaN for a colour.
+    if not counted.any() or not np.isfinite([prediction[counted], target[counted]]).all():
+        return float("nan")
+    black = np.float32(0)
+    images = {
+        "prediction": np.where(counted[..., None], prediction, black),
+        "target": np.where(counted[..., None], target, black),
+    }
+    for name, image in images.items():
+        if image.min() < 0 or image.max() > 1:
+            raise ValueError(
+                f"{name}: got values from {image.min():g} to {image.max():g}; clip them to [0, 1]"
+            )
+    errors, *_ = evaluate(
+        images["target"],
+        images["prediction"],
+        "LDR",
+        applyMagma=False,
+        parameters={"ppd": float(pixels_per_degree)},
+    )
+    # In float64: the package's own mean is a running float32 sum, 1e-5 off at 800 x 800.
+    return float(errors[..., 0].mean(where=counted, dtype=np.float64))

@@ -109,9 +109,12 @@ def test_fit_leaves_a_whole_run_folder(finished):
         "contact_sheet.png",
     }
     summary = json.loads((finished / "summary.json").read_text())
-    assert {"psnr", "ssim", "seconds", "steps", "spheres", "device", "version"} <= set(summary)
+    assert {"psnr", "ssim", "flip", "seconds", "steps", "spheres", "device", "version"} <= set(
+        summary
+    )
     assert (summary["steps"], summary["spheres"], len(summary["views"])) == (60, 200, 2)
-    assert summary["psnr"] == np.mean([view["psnr"] for view in summary["views"]])
+    for name in ("psnr", "ssim", "flip"):
+        assert summary[name] == np.mean([view[name] for view in summary["views"]])
     assert summary["worst_view"]["psnr"] == min(view["psnr"] for view in summary["views"])
     assert [line["step"] for line in metrics(finished)] == [10, 20, 30, 40, 50, 60]
 
@@ -137,6 +140,14 @@ def test_eval_prints_the_summary_alone(copied, capsys):
     assert main(["eval", str(copied), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == expected
     assert json.loads((copied / "summary.json").read_text()) == expected
+
+
+@pytest.mark.slow
+def test_eval_tells_people_every_mean(copied, capsys):
+    assert main(["eval", str(copied)]) == 0
+    summary = json.loads((copied / "summary.json").read_text())
+    means = "PSNR {psnr:.2f} dB, SSIM {ssim:.4f}, FLIP {flip:.4f} over 2 views"
+    assert means.format(**summary) in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -10,6 +10,15 @@ from jaxrec import metrics
 ssim = jax.jit(metrics.ssim)
 
 
+def flip_pair():
+    """Colours in 255ths, so that an 8-bit file holds them exactly: a ramp and a negative in it."""
+    row, column = np.mgrid[:12, :16]
+    target = np.stack([16 * column, 20 * row, 8 * (row + column)], axis=-1)
+    prediction = target.copy()
+    prediction[3:7, 4:10] = 255 - prediction[3:7, 4:10]
+    return tuple(np.float32(image) / np.float32(255) for image in (prediction, target))
+
+
 def images(*shape):
     random = np.random.default_rng(0)
     return tuple(jnp.asarray(random.uniform(size=shape), jnp.float32) for _ in range(2))
@@ -66,3 +75,53 @@ def test_ssim_has_a_finite_gradient_on_flat_images():
 def test_ssim_rejects_images_below_its_window():
     with pytest.raises(ValueError, match="prediction: got 10 x 12 pixels; .* 11 x 11"):
         metrics.ssim(jnp.zeros((10, 12, 3)), jnp.zeros((10, 12, 3)))
+
+
+@pytest.mark.parametrize(
+    "options, expected", [({}, 0.203586), ({"pixels_per_degree": 30.0}, 0.156570)]
+)
+def test_flip_is_that_of_its_own_command_line(options, expected):
+    # From `flip -r target.png -t prediction.png -v 2` (and `-ppd 30`), version 1.7.
+    assert metrics.flip(*flip_pair(), **options) == pytest.approx(expected, abs=1e-6)
+
+
+def test_flip_of_equal_images_is_zero():
+    _, target = flip_pair()
+    assert metrics.flip(target, target.copy()) == 0
+
+
+def test_flip_counts_the_masked_pixels_only():
+    prediction, target = flip_pair()
+    mask = np.zeros(target.shape[:2], bool)
+    mask[3:7, 4:10] = True
+    expected = metrics.flip(prediction, target, mask)
+    assert 0 < mask.mean() * expected < metrics.flip(prediction, target)
+    for spoiled in (np.float32(np.nan), np.float32(7)):
+        images = [np.where(mask[..., None], image, spoiled) for image in (prediction, target)]
+        assert metrics.flip(*images, mask) == expected
+    assert metrics.flip(prediction, target, ~mask) == 0
+
+
+def test_flip_of_nothing_that_can_be_compared_is_nan():
+    prediction, target = flip_pair()
+    assert np.isnan(metrics.flip(prediction, target, np.zeros(target.shape[:2], bool)))
+    prediction[0, 0] = np.nan
+    assert np.isnan(metrics.flip(prediction, target))
+
+
+@pytest.mark.parametrize(
+    "change, options, message",
+    [
+        (lambda image: image[:-1], {}, r"prediction: got shape \(11, 16, 3\) .* same size"),
+        (
+            lambda image: 2 * image,
+            {},
+            r"prediction: got values from 0 to 1.88.*; clip them to \[0, 1\]",
+        ),
+        (lambda image: image, {"pixels_per_degree": 0.0}, "pixels_per_degree: got 0.0; give"),
+    ],
+)
+def test_flip_reports_what_it_cannot_compare(own_errors, change, options, message):
+    prediction, target = flip_pair()
+    with pytest.raises(ValueError, match=message):
+        metrics.flip(change(prediction), target, **options)

@@ -18,6 +18,10 @@ def eval_command(
 ) -> Callable[[], None]:
     """Renders the held-out views of a run, and writes its summary and contact sheet anew.
 
+    For each view and in the mean: PSNR in dB and SSIM (1 for equal images), where higher is
+    better, and LDR-FLIP (no unit, 0 for equal images, 1 at most, for a viewer who sees 67 pixels
+    in a degree), where lower is.
+
     Args:
         run: Run folder that `jaxrec fit` or `jaxrec demo` has made.
         as_json: Print what `summary.json` holds, and nothing else, to standard output.

@@ -91,6 +91,8 @@ class ViewScore:
         psnr: Decibels over the pixels that the frame's mask selects.
         ssim: Over the whole image, masked pixels taken from the frame; NaN if it is smaller than
             SSIM's window of 11 pixels.
+        flip: LDR-FLIP in [0, 1], lower is better, over the pixels that the mask selects, at FLIP's
+            default of 67 pixels per degree.
         image: What was rendered, clipped to [0, 1].
         target: The frame over the same background.
     """
@@ -98,6 +100,7 @@ class ViewScore:
     name: str
     psnr: float
     ssim: float
+    flip: float
     image: Float32[np.ndarray, "height width 3"]
     target: Float32[np.ndarray, "height width 3"]
 
@@ -128,7 +131,9 @@ def evaluate(
         similarity = float("nan")
         if min(image.shape[:2]) >= 11:
             similarity = _ssim(jnp.asarray(compared), jnp.asarray(target))
-        yield ViewScore(frame.name, float(decibels), float(similarity), image, target)
+        # A blend over the background may round to more than 1.
+        difference = metrics.flip(image, np.clip(target, 0, 1), frame.mask)
+        yield ViewScore(frame.name, float(decibels), float(similarity), difference, image, target)
 
 
 _ssim = jax.jit(metrics.ssim)
