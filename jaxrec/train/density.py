@@ -109,9 +109,8 @@ def plan_relocation(
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
 def _relocate(settings: Relocation, state: FitState) -> FitState:
-    # The third key of the step that was taken last: it draws two.
-    key = jax.random.split(jax.random.fold_in(state.key, state.step - 1), 3)[2]
-    plan_key, jitter_key = jax.random.split(key)
+    # Of the step that was taken last.
+    plan_key, jitter_key = jax.random.split(state.step_keys(state.step - 1)[2])
     opacities = jax.nn.sigmoid(state.params["logit_opacities"])
     edit = plan_relocation(opacities, state.alive, settings, plan_key)
     params = apply_edit(edit, state.params, moments=False)

@@ -52,6 +52,10 @@ class FitState:
         """Returns the shapes and dtypes of a fit's state, without its values."""
         return jax.eval_shape(lambda: cls.create(blank_model(settings), settings))
 
+    def step_keys(self, step: Int[Array, ""]) -> Key[Array, " uses"]:
+        """Returns the randomness of one step: background, view weight and relocation."""
+        return jax.random.split(jax.random.fold_in(self.key, step), 3)
+
     def model(self, settings: FitSettings) -> SphereModel:
         """Returns the model with the state's parameters, for inspection and rendering."""
         return nnx.merge(graph(settings), self.params, {"alive": self.alive})

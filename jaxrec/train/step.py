@@ -56,8 +56,7 @@ def _step(
 ) -> tuple[FitState, Metrics]:
     graphdef = graph(settings)
     optimizer = make_optimizer(settings.rates, settings.horizon)
-    # The third key is for `relocate`.
-    keys = jax.random.split(jax.random.fold_in(state.key, state.step), 3)
+    keys = state.step_keys(state.step)
     views = take_views(stack, index)
     backgrounds = _backgrounds(settings, keys[0], index.shape[0])
     weight = view_weight(settings, state.step, keys[1])
