@@ -52,43 +52,50 @@ T* Allocate(std::size_t count) {
   return p;
 }
 
-// Sums in single precision: rows of `stride` floats, a multiple of four.
-struct FloatRows {
-  float* base;
-  int channels, need, stride;
+// Sums in single precision: rows of `stride` floats, a multiple of four, added to in one of the
+// ways.
+enum class Way { kPlain, kVector, kButterfly, kSerialised };
 
-  static __device__ FloatRows Make(const BlendCall& call, const Sums& sums) {
-    return {reinterpret_cast<float*>(sums.terms), call.channels, call.need,
-            (kSphereTerms + call.channels + 3) / 4 * 4};
+template <Way kWay>
+struct Rows {
+  float* base;
+  int terms, stride;
+
+  static __device__ Rows Of(const BlendCall& call, const Sums& sums, int) {
+    const int terms = kSphereTerms + call.channels;
+    return {reinterpret_cast<float*>(sums.terms), terms, (terms + 3) / 4 * 4};
+  }
+  template <Way kOther>
+  __device__ Rows<kOther> By() const {
+    return {base, terms, stride};
   }
   __device__ float* Row(int id) const { return base + static_cast<std::size_t>(id) * stride; }
 };
+using Plain = Rows<Way::kPlain>;
+using Vector = Rows<Way::kVector>;
+using Butterfly = Rows<Way::kButterfly>;
+using Serialised = Rows<Way::kSerialised>;
 
-struct Plain : FloatRows {
-  static __device__ Plain Of(const BlendCall& call, const Sums& sums, int) {
-    return {Make(call, sums)};
-  }
-};
+template <int kTerms>
+__device__ __forceinline__ bool HasAny(const float (&v)[kTerms]) {
+  bool any = false;
+#pragma unroll
+  for (int k = 0; k < kTerms; ++k) any = any || v[k] != 0.0f;
+  return any;
+}
+
 template <int kTerms>
 __device__ __forceinline__ void Scatter(const Plain& out, const Grids&, float, int id,
                                         const float (&v)[kTerms]) {
 #pragma unroll
   for (int k = 0; k < kTerms; ++k)
-    if (k < kSphereTerms + out.channels && v[k] != 0.0f) atomicAdd(out.Row(id) + k, v[k]);
+    if (k < out.terms && v[k] != 0.0f) atomicAdd(out.Row(id) + k, v[k]);
 }
 
-struct Vector : FloatRows {
-  static __device__ Vector Of(const BlendCall& call, const Sums& sums, int) {
-    return {Make(call, sums)};
-  }
-};
 template <int kTerms>
 __device__ __forceinline__ void Scatter(const Vector& out, const Grids&, float, int id,
                                         const float (&v)[kTerms]) {
-  bool any = false;
-#pragma unroll
-  for (int k = 0; k < kTerms; ++k) any = any || v[k] != 0.0f;
-  if (!any) return;
+  if (!HasAny(v)) return;
 #pragma unroll
   for (int k = 0; k < kTerms; k += 4)
     if (k < out.stride)
@@ -96,42 +103,22 @@ __device__ __forceinline__ void Scatter(const Vector& out, const Grids&, float, 
                 make_float4(v[k], v[k + 1], v[k + 2], v[k + 3]));
 }
 
-struct Butterfly : FloatRows {
-  static __device__ Butterfly Of(const BlendCall& call, const Sums& sums, int) {
-    return {Make(call, sums)};
-  }
-};
 template <int kTerms>
 __device__ __forceinline__ void Scatter(const Butterfly& out, const Grids&, float, int id,
                                         const float (&v)[kTerms]) {
-  const int lane = threadIdx.x % 32, own = Reduced(lane);
-#pragma unroll
-  for (int begin = 0; begin < kTerms; begin += 8) {
-    float eight[8];
-#pragma unroll
-    for (int k = 0; k < 8; ++k) eight[k] = v[begin + k];
-    const float sum = ReduceEight(eight, [](float a, float b) { return a + b; });
-    const int term = begin + own;
-    if (lane % 4 == 0 && term < kSphereTerms + out.channels && sum != 0.0f)
-      atomicAdd(out.Row(id) + term, sum);
-  }
+  ForWarpSums(v, [&](int term, float sum) {
+    if (term < out.terms && sum != 0.0f) atomicAdd(out.Row(id) + term, sum);
+  });
 }
 
-struct Serialised : FloatRows {
-  static __device__ Serialised Of(const BlendCall& call, const Sums& sums, int) {
-    return {Make(call, sums)};
-  }
-};
 template <int kTerms>
 __device__ __forceinline__ void Scatter(const Serialised& out, const Grids& grids, float feature,
                                         int id, const float (&v)[kTerms]) {
-  bool any = false;
-#pragma unroll
-  for (int k = 0; k < kTerms; ++k) any = any || v[k] != 0.0f;
+  const bool any = HasAny(v);
   if (__popc(__ballot_sync(~0u, any)) > 8)
-    Scatter(Butterfly{out}, grids, feature, id, v);
+    Scatter(out.template By<Way::kButterfly>(), grids, feature, id, v);
   else if (any)
-    Scatter(Plain{out}, grids, feature, id, v);
+    Scatter(out.template By<Way::kPlain>(), grids, feature, id, v);
 }
 
 // Rays of a tile as a thread that owns a sphere reads them.
@@ -170,7 +157,7 @@ __global__ void __launch_bounds__(kQueue) BySphere(BlendCall call, Prepared p, S
   __syncthreads();
   for (int w = 0; w < kQueue / 32; ++w) limit = max(limit, limits[w]);
   const Butterfly out = Butterfly::Of(call, sums, 0);
-  const CentralPullPath<Softmax> path = {{&queue}, call, view, policy, {}};
+  const CentralPullPath<Softmax> path = {{{&queue}, call, view, policy}, {}};
   const float* features = call.features.data;
   WalkTile(call, p, tile, pair, t, &bounds, path, [&](int waiting, bool) {
     if (path.Rank(0) > limit) return false;

@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(Tile::kRays, kChannels <= 3    ? 3
     const Out out = Out::Of(call, sums, pair / call.views);
     const Bounds limits = Bounds::Of(call, sums.peaks[pair / call.views], view.range, view.gamma);
     if (view.mode == kCentral) {
-      const CentralPullPath<Policy> path = {{&queue}, call, view, policy, limits};
+      const CentralPullPath<Policy> path = {{{&queue}, call, view, policy}, limits};
       Pull(call, p, tile, pair, t, policy, path, &bounds, out, &up);
     } else {
       const GeneralPath<Policy> path = {{&queue}, call, view, policy, limits};

@@ -12,7 +12,7 @@ constexpr int kFew = 3;  // rays that share a sphere and still add their terms o
 template <int kChannels>
 __global__ void __launch_bounds__(kThreads) PullNearest(BlendCall call, Sums sums) {
   constexpr int kTerms = kTermsOf<kChannels>;
-  constexpr int kUnroll = kChannels <= 19 ? kChannels : 1;
+  constexpr int kUnroll = kUnrollOf<kChannels>;
   const int pair = blockIdx.z, problem = pair / call.views, view = pair % call.views;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   // A block is 16 x 16 rays, a warp 8 x 4 of them: neighbours share their spheres.
@@ -72,10 +72,8 @@ __global__ void __launch_bounds__(kThreads) PullNearest(BlendCall call, Sums sum
     const bool few = id >= 0 && __popc(same) <= kFew;
     if (few) {
 #pragma unroll(kTerms <= 24 ? kTerms : 1)
-      for (int term = 0; term < kTerms; ++term) {
-        const float grid = term < 4 ? grids.geometry : term == 4 ? grids.opacity : of_feature;
-        if (out.Wants(term)) out.Add(id, term, v[term], grid);
-      }
+      for (int term = 0; term < kTerms; ++term)
+        if (out.Wants(term)) out.Add(id, term, v[term], grids.Of(term, of_feature));
     }
     pending &= ~__ballot_sync(~0u, few);
     while (pending != 0) {

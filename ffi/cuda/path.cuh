@@ -121,7 +121,7 @@ struct QueuePath {
   }
 };
 
-// The forward pass of central views: a meeting is the squared chord.
+// Central views, for a forward pass: a meeting is the squared chord.
 template <typename Policy>
 struct CentralPath : QueuePath {
   using Sphere = typename Policy::Central;
@@ -183,53 +183,33 @@ struct LanesPath {
   }
 };
 
-// The backward pass of central views: a meeting is the squared chord.
+// The backward pass of central views.
 template <typename Policy>
-struct CentralPullPath : QueuePath {
+struct CentralPullPath : CentralPath<Policy> {
   using Sphere = typename Policy::Central;
   using Meeting = float;
 
-  const BlendCall& call;
-  const ViewState& view;
-  const Policy& policy;
   Bounds bounds;  // of gradients
 
-  __device__ bool Passes(const Bound& bound, const SphereRecord& s) const {
-    return Touches(bound.box, CentralBall(view.frame, s));
-  }
   __device__ void Wait(int at, const SphereRecord& s, int rank,
                        const float (&staged)[kStagedChannels], int) const {
-    Put(queue, at, policy.Aim({s.x, s.y, s.z, s.distance, s.r, s.opacity}, view.beam));
-    const Grids grids = bounds.For(s.r, s.opacity, view.beam.e1 * s.distance);
-    queue->part[4][at] = {s.distance > 0.0f ? 1.0f / s.distance : 0.0f,
-                          s.r > 0.0f ? 1.0f / s.r : 0.0f, grids.geometry, grids.opacity};
-    WaitRest(at, s, rank, staged);
+    const Beam& beam = this->view.beam;
+    Put(this->queue, at, this->policy.Aim({s.x, s.y, s.z, s.distance, s.r, s.opacity}, beam));
+    const Grids grids = bounds.For(s.r, s.opacity, beam.e1 * s.distance);
+    this->queue->part[4][at] = {s.distance > 0.0f ? 1.0f / s.distance : 0.0f,
+                                s.r > 0.0f ? 1.0f / s.r : 0.0f, grids.geometry, grids.opacity};
+    this->WaitRest(at, s, rank, staged);
   }
-  __device__ bool Near(const Bound& bound, int at) const {
-    const float4 a = queue->part[0][at];
-    return Touches(bound.box, CentralBall(view.frame, {a.x, a.y, a.z, 0, 0, 0, sqrtf(a.w), 0}));
-  }
-  __device__ Sphere Load(int at) const { return Get<Sphere>(*queue, at); }
   __device__ Grids GridsOf(const Sphere&, int at) const {
-    return {queue->part[4][at].z, queue->part[4][at].w};
+    return {this->queue->part[4][at].z, this->queue->part[4][at].w};
   }
-  __device__ bool Meet(const Ray<float>& ray, const Sphere& sphere, Meeting* s) const {
-    *s = SquaredChord(ray.nx, ray.ny, ray.nz, sphere.x, sphere.y, sphere.z);
-    return *s <= sphere.hit;
-  }
-  __device__ auto Weigh(Meeting s, const Sphere& sphere) const { return policy.Weigh(s, sphere); }
-  template <typename Hit>
-  __device__ float Depth(Meeting s, const Sphere& sphere, const Hit& hit) const {
-    return policy.Depth(s, sphere, hit);
-  }
-  __device__ float Opacity(const Sphere& sphere) const { return sphere.opacity; }
   template <typename Hit, typename Pixel>
   __device__ SphereCotangent Pull(Meeting s, const Sphere& sphere, int at, const Hit& hit,
                                   const Ray<float>& ray, const Pixel& pixel, float value,
                                   float d_depth, float* share) const {
-    const CentralInverse inverse = {queue->part[4][at].x, queue->part[4][at].y};
+    const CentralInverse inverse = {this->queue->part[4][at].x, this->queue->part[4][at].y};
     const CentralCotangent<float> d =
-        PullCentral(policy, s, sphere, inverse, hit, pixel, value, d_depth, share);
+        PullCentral(this->policy, s, sphere, inverse, hit, pixel, value, d_depth, share);
     // c = o + d v with |v| = 1 and s = |v - n|^2: d_v lies across v, d_n across n (StoreRays).
     const float gamma = 2.0f * inverse.distance * d.chord;
     const float beta = d.distance + gamma * (1.0f - 0.5f * s);

@@ -1,8 +1,7 @@
-#include <cfloat>
 #include <cub/device/device_radix_sort.cuh>
 
 #include "cuda/prepare.cuh"
-#include "cuda/sums.cuh"
+#include "cuda/warp.cuh"
 
 namespace jaxrec {
 namespace {
@@ -145,19 +144,6 @@ __device__ Frame FrameOf(const BlendCall& call, int pair) {
   return f;
 }
 
-__device__ __forceinline__ float WarpMin(float x) {
-  for (int d = 16; d > 0; d /= 2) x = fminf(x, __shfl_xor_sync(~0u, x, d));
-  return x;
-}
-__device__ __forceinline__ float WarpMax(float x) {
-  for (int d = 16; d > 0; d /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, d));
-  return x;
-}
-// In a fixed order, so that results repeat to the bit.
-__device__ __forceinline__ float WarpSum(float x) {
-  for (int d = 16; d > 0; d /= 2) x += __shfl_xor_sync(~0u, x, d);
-  return x;
-}
 __device__ __forceinline__ Interval WarpUnion(Interval i) {
   return {WarpMin(i.low), WarpMax(i.high)};
 }
@@ -705,11 +691,7 @@ __global__ void __launch_bounds__(kChunk, 2) Fill(BlendCall call, Prepared p) {
     if (list.offset >= 0) length = (last ? list.count : begins[1]) - begins[0];
     shared.begins[threadIdx.x] = list.offset < 0 ? -1 : list.offset + begins[0];
   }
-  int sum = length;  // inclusive scan
-  for (int d = 1; d < 32; d *= 2) {
-    const int other = __shfl_up_sync(~0u, sum, d);
-    if (lane >= d) sum += other;
-  }
+  int sum = WarpScan(length);
   if (lane == 31) shared.warps[warp] = sum;
   __syncthreads();
   int total = 0;
@@ -770,12 +752,8 @@ __global__ void __launch_bounds__(kChunk, 2) Fill(BlendCall call, Prepared p) {
     for (int k = warp; k < of_band; k += kChunk / 32) {
       std::uint32_t word = shared.words[k * (kChunk / 32) + lane];
       if (shared.begins[first + k] < 0) continue;
-      int before = __popc(word);  // inclusive scan over the words
-      for (int d = 1; d < 32; d *= 2) {
-        const int other = __shfl_up_sync(~0u, before, d);
-        if (lane >= d) before += other;
-      }
-      Candidate* out = data.pool() + shared.begins[first + k] + before - __popc(word);
+      const int before = WarpScan(__popc(word)) - __popc(word);
+      Candidate* out = data.pool() + shared.begins[first + k] + before;
       for (; word != 0; word &= word - 1)
         *out++ =
             CandidateOf(c, crossed, chunk, lane * 32 + __ffs(word) - 1, first + k, shared.ranges);
@@ -796,11 +774,7 @@ __global__ void __launch_bounds__(kThreads) PlaceLists(BlendCall call, Prepared 
   for (int start = 0; start < chunks; start += kThreads) {
     const int i = start + threadIdx.x;
     const int own = i < chunks ? counts[i] : 0;
-    int sum = own;
-    for (int d = 1; d < 32; d *= 2) {
-      const int other = __shfl_up_sync(~0u, sum, d);
-      if (lane >= d) sum += other;
-    }
+    const int sum = WarpScan(own);
     if (lane == 31) warps[warp] = sum;
     __syncthreads();
     int before = total;
@@ -836,16 +810,17 @@ const char* Sort(Prepared* p, std::int64_t items, int bits, cudaStream_t stream)
 
 }  // namespace
 
-Coarse CoarseOf(int height, int width, int channels, int tracked) {
-  return HasRows(height, width, channels, tracked) ? Coarse::For<RowTile>(height, width)
-                                                   : Coarse::For<SmallTile>(height, width);
+Coarse CoarseOf(std::int64_t height, std::int64_t width, std::int64_t channels,
+                std::int64_t tracked) {
+  const int h = static_cast<int>(height), w = static_cast<int>(width);
+  return HasRows(h, w, channels, tracked) ? Coarse::For<RowTile>(h, w)
+                                          : Coarse::For<SmallTile>(h, w);
 }
 
 std::size_t BlendScratch(std::int64_t spheres, std::int64_t views, std::int64_t height,
                          std::int64_t width, std::int64_t channels, std::int64_t tracked) {
   Prepared p;
-  p.coarse = CoarseOf(static_cast<int>(height), static_cast<int>(width), static_cast<int>(channels),
-                      static_cast<int>(tracked));
+  p.coarse = CoarseOf(height, width, channels, tracked);
   // Parts are aligned once for all problems: this leaves room for that in each.
   Arena arena = {nullptr};
   LayoutScratch(&arena, views, spheres, &p);
@@ -854,9 +829,7 @@ std::size_t BlendScratch(std::int64_t spheres, std::int64_t views, std::int64_t 
 
 std::size_t BlendKept(std::int64_t spheres, std::int64_t height, std::int64_t width,
                       std::int64_t channels, std::int64_t tracked) {
-  return KeptLayout(spheres, CoarseOf(static_cast<int>(height), static_cast<int>(width),
-                                      static_cast<int>(channels), static_cast<int>(tracked)))
-      .bytes;
+  return KeptLayout(spheres, CoarseOf(height, width, channels, tracked)).bytes;
 }
 
 const char* Restore(const BlendCall& call, Prepared* p) {

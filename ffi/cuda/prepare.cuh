@@ -25,7 +25,8 @@ struct RowTile {
   static constexpr int kWarpWidth = 16, kWarpHeight = 2;
 };
 // Whether a view is taken as rows rather than as an image.
-inline bool HasRows(int height, int width, int channels, int tracked) {
+inline bool HasRows(std::int64_t height, std::int64_t width, std::int64_t channels,
+                    std::int64_t tracked) {
   return width >= 8 * height && channels <= 8 && tracked == 0;
 }
 
@@ -330,7 +331,8 @@ __device__ __forceinline__ Cone ConeOf(const Frame& f, const Bundle& b) {
   return cone;
 }
 
-Coarse CoarseOf(int height, int width, int channels, int tracked);
+Coarse CoarseOf(std::int64_t height, std::int64_t width, std::int64_t channels,
+                std::int64_t tracked);
 
 // Enqueues all of it.
 const char* Prepare(const BlendCall& call, cudaStream_t stream, Prepared* out);

@@ -8,7 +8,7 @@ constexpr int kThreads = 256;
 __device__ __forceinline__ float Finite(float x) { return fabsf(x) < INFINITY ? fabsf(x) : 0.0f; }
 
 __device__ __forceinline__ void Raise(unsigned* peak, float x) {
-  for (int d = 16; d > 0; d /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, d));
+  x = WarpMax(x);
   __shared__ float shared[kThreads / 32];
   __syncthreads();
   if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;

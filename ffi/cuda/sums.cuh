@@ -10,8 +10,13 @@
 #include "core/alpha.h"
 #include "core/softmax.h"
 #include "cuda/prepare.cuh"
+#include "cuda/warp.cuh"
 
 namespace jaxrec {
+
+// Few channels live in registers; many are a loop over local memory.
+template <int kChannels>
+constexpr int kUnrollOf = kChannels <= 19 ? kChannels : 1;
 
 constexpr int kSphereTerms = 5;  // x, y, z, radius, opacity; then the features
 
@@ -34,6 +39,11 @@ void SettleSums(const BlendCall& call, const Sums& sums, cudaStream_t stream);
 // terms are not rounded.
 struct Grids {
   float geometry, opacity;
+
+  // That of a term, given that of the features.
+  __device__ __forceinline__ float Of(int term, float feature) const {
+    return term < 4 ? geometry : term == 4 ? opacity : feature;
+  }
 };
 
 // 1.5 * 2^23 times the grid: adding it rounds a float below a third of it to the grid. Floats from
@@ -92,35 +102,12 @@ struct SphereSums {
   }
 };
 
-// Adds up 8 values over the warp: lane 4 k (k < 8) ends with the sum of value Reduced(lane). Half
-// of the values change lanes at each step, 9 shuffles for what would be 40 one value at a time.
-template <typename Combine>
-__device__ __forceinline__ float ReduceEight(float (&v)[8], Combine combine) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int width = 4, d = 16; width > 0; width /= 2, d /= 2) {
-    const bool upper = lane & d;
-#pragma unroll
-    for (int k = 0; k < width; ++k) {
-      const float keep = upper ? v[k + width] : v[k], send = upper ? v[k] : v[k + width];
-      v[k] = combine(keep, __shfl_xor_sync(~0u, send, d));
-    }
-  }
-  float all = v[0];
-  all = combine(all, __shfl_xor_sync(~0u, all, 2));
-  return combine(all, __shfl_xor_sync(~0u, all, 1));
-}
-__device__ __forceinline__ int Reduced(int lane) {
-  return (lane >> 2 & 1) + (lane >> 3 & 1) * 2 + (lane >> 4 & 1) * 4;
-}
-
 template <int kChannels>
 constexpr int kTermsOf = (kSphereTerms + kChannels + 7) / 8 * 8;
 
-// Adds up v over the warp and into the sums of sphere `id`, which is the same for all lanes.
-template <int kTerms>
-__device__ __forceinline__ void Scatter(const SphereSums& out, const Grids& grids, float of_feature,
-                                        int id, const float (&v)[kTerms]) {
+// Calls add(term, sum) with the sum of each term of v over the warp, each on a lane of its own.
+template <int kTerms, typename Add>
+__device__ __forceinline__ void ForWarpSums(const float (&v)[kTerms], Add add) {
   const int lane = threadIdx.x % 32, own = Reduced(lane);
 #pragma unroll(kTerms <= 24 ? kTerms / 8 : 1)
   for (int begin = 0; begin < kTerms; begin += 8) {
@@ -128,10 +115,17 @@ __device__ __forceinline__ void Scatter(const SphereSums& out, const Grids& grid
 #pragma unroll
     for (int k = 0; k < 8; ++k) eight[k] = v[begin + k];
     const float sum = ReduceEight(eight, [](float a, float b) { return a + b; });
-    const int term = begin + own;
-    const float grid = term < 4 ? grids.geometry : term == 4 ? grids.opacity : of_feature;
-    if (lane % 4 == 0 && out.Wants(term)) out.Add(id, term, sum, grid);
+    if (lane % 4 == 0) add(begin + own, sum);
   }
+}
+
+// Adds up v over the warp and into the sums of sphere `id`, which is the same for all lanes.
+template <int kTerms>
+__device__ __forceinline__ void Scatter(const SphereSums& out, const Grids& grids, float of_feature,
+                                        int id, const float (&v)[kTerms]) {
+  ForWarpSums(v, [&](int term, float sum) {
+    if (out.Wants(term)) out.Add(id, term, sum, grids.Of(term, of_feature));
+  });
 }
 
 // Cotangents of a ray's results, and what it saved.
@@ -163,7 +157,7 @@ __device__ __forceinline__ void LoadUpstream(const BlendCall& call, int pair, co
                                              bool ordered, Upstream<kChannels>* up) {
   const int problem = pair / call.views;
   const std::int64_t at = std::int64_t{pair % call.views} * call.height * call.width + p.index;
-#pragma unroll(kChannels <= 19 ? kChannels : 1)
+#pragma unroll(kUnrollOf<kChannels>)
   for (int c = 0; c < kChannels; ++c)
     if (c < call.channels) up->d_features[c] = FieldAt(call, call.d_features, pair, p, c);
   up->d_depth = FieldAt(call, call.d_depth, pair, p, 0);
@@ -204,7 +198,7 @@ __device__ __forceinline__ void Collect(const SphereCotangent& d, float share,
     up->push[k] -= d.center[k], up->turn[k] += d.direction[k];
   }
   v[3] = d.radius, v[4] = d.opacity;
-#pragma unroll(kChannels <= 19 ? kChannels : 1)
+#pragma unroll(kUnrollOf<kChannels>)
   for (int c = 0; c < kChannels; ++c) v[kSphereTerms + c] = share * up->d_features[c];
 }
 

@@ -14,10 +14,6 @@
 
 namespace jaxrec {
 
-// Few channels live in registers; many are a loop over local memory.
-template <int kChannels>
-constexpr int kUnrollOf = kChannels <= 19 ? kChannels : 1;
-
 // Threads that a multiprocessor should hold: what their registers allow without spilling.
 template <typename Tile, int kChannels, int kTracked>
 constexpr int kBlocksOf = (kChannels <= 3 && kTracked == 0   ? 1024
@@ -45,8 +41,8 @@ struct TileBounds {
 };
 
 // Spheres that wait for the whole warp to draw them one after another: as the kinds want them
-// (parts 0 to 2) and their first channels and ranks (part 3). Part 4 is for a
-// backward pass.
+// (parts 0 to 2) and their first channels and ranks (part 3). Part 4 is for a backward
+// pass.
 struct WarpQueue {
   float4 part[5][kQueue];
   int id[kQueue];
@@ -133,10 +129,9 @@ __device__ __forceinline__ void LoadBounds(const TileView& t, int tile, TileBoun
 }
 
 // Lets those spheres of the tile's cell wait that may touch the tile, front to back, and calls
-// take(waiting, remaining, last) for up to kQueue of them at a time until no warp of the block
-// wants more (take answers false): `remaining` bounds how many there are from the first that waits
-// on. The path (path.cuh) says which pass and what waits. All threads of the block must call this
-// together.
+// take(waiting, last) for up to kQueue of them at a time until no warp of the block wants more
+// (take answers false). The path (path.cuh) says which pass and what waits, told how many at most
+// there are from a sphere on. All threads of the block must call this together.
 //
 // First candidates are looked at, a few by each thread: their bits say whether they touch the tile,
 // or, where a list has none, their bounds. Ranks of those that pass line up; then each thread
@@ -176,11 +171,7 @@ __device__ __forceinline__ void WalkTile(const BlendCall& call, const Prepared& 
     __syncthreads();
     static_assert(kScan * kWarps == 32);
     const int own = bounds->passed[lane];
-    int sum = own;
-    for (int d = 1; d < 32; d *= 2) {
-      const int other = __shfl_up_sync(~0u, sum, d);
-      if (lane >= d) sum += other;
-    }
+    const int sum = WarpScan(own);
 #pragma unroll
     for (int k = 0; k < kScan; ++k) {
       const int before = __shfl_sync(~0u, sum - own, k * kWarps + warp);
