@@ -8,6 +8,8 @@ from ._document import Fields, finite_number, quote
 # Files that keep four decimals are 1e-4 off; a wrong scale or a mirrored axis is far more.
 _TOLERANCE = 1e-3
 POSE = "transform_matrix"
+# Turns camera axes of OpenCV (y down, z forward) to those of OpenGL (y up, z back), and back.
+FLIP = np.diag([1.0, -1.0, -1.0, 1.0])
 
 
 def camera_to_world(frame: Fields) -> Float[np.ndarray, "4 4"]:

@@ -18,7 +18,7 @@ from ._hold_out import unsplit_capture
 from ._image_folders import ImageFolder, choose_images, has_images, image_files
 from ._images import find_image, image_size
 from ._intrinsics import Intrinsics, resolve_intrinsics
-from ._poses import POSE, camera_to_world
+from ._poses import FLIP, POSE, camera_to_world
 from .capture import Capture, PointCloud
 from .errors import CaptureError
 
@@ -36,8 +36,6 @@ _PARAMETERS: Mapping[str, str] = {
 }
 _RATIONAL = ("k4", "k5", "k6")
 _UNDISTORT = "undistort the images with `colmap image_undistorter` and give its output folder"
-# From OpenCV camera axes (y down, z forward) to those of OpenGL (y up, z back).
-_FLIP = np.diag([1.0, -1.0, -1.0, 1.0])
 # Binary models hold quaternions as they were computed, text ones are normalised on the way in.
 _TOLERANCE = 1e-3
 
@@ -227,7 +225,7 @@ def _camera_to_world(fields: Fields, image: "pycolmap.Image") -> np.ndarray:
         raise fields.error("pose", found, advice)
     pose = np.eye(4)
     pose[:3] = camera_from_world.inverse().matrix()
-    return camera_to_world(dataclasses.replace(fields, values={POSE: (pose @ _FLIP).tolist()}))
+    return camera_to_world(dataclasses.replace(fields, values={POSE: (pose @ FLIP).tolist()}))
 
 
 def _left_out(

@@ -16,6 +16,7 @@ from jaxtyping import Float32, Float64
 from ..sensors import Frame, PinholeCamera
 from . import _textures
 from ._mesh import Mesh, box, join, lathe, torus
+from ._poses import FLIP
 from ._rasterize import barycentric, rasterize
 from .capture import Capture, make_capture
 
@@ -86,7 +87,6 @@ def write_blender(capture: Capture, folder: pathlib.Path) -> None:
     """
     from PIL import Image
 
-    flip = np.diag([1.0, -1.0, -1.0, 1.0])
     for split, frames in (("train", capture.train), ("test", capture.test)):
         (folder / split).mkdir(parents=True, exist_ok=True)
         entries = []
@@ -95,7 +95,7 @@ def write_blender(capture: Capture, folder: pathlib.Path) -> None:
             pixels = np.concatenate([frame.image, alpha[..., None]], -1)
             image = Image.fromarray(np.round(255 * pixels).astype(np.uint8))
             image.save(folder / f"{frame.name}.png")
-            pose = np.asarray(frame.camera.world_from_camera, np.float64) @ flip
+            pose = np.asarray(frame.camera.world_from_camera, np.float64) @ FLIP
             entries.append({"file_path": f"./{frame.name}", "transform_matrix": pose.tolist()})
         camera = frames[0].camera
         angle = 2 * np.arctan(0.5 * camera.width / float(np.asarray(camera.focal)[0]))

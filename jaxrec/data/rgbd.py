@@ -10,14 +10,12 @@ from ._frames import Listing
 from ._hold_out import unsplit_capture
 from ._images import find_image, image_size
 from ._intrinsics import resolve_intrinsics
-from ._poses import POSE, camera_to_world
+from ._poses import FLIP, POSE, camera_to_world
 from .capture import Capture
 from .errors import CaptureError
 
 _POSE, _COLOR, _DEPTH = ".pose.txt", ".color", ".depth"
 _INTRINSICS = "camera-intrinsics.txt"
-# From OpenCV camera axes (y down, z forward) to those of OpenGL (y up, z back).
-_FLIP = np.diag([1.0, -1.0, -1.0, 1.0])
 
 
 def pose_files(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -83,7 +81,7 @@ def _listing(
         name=image.name,
         image=image,
         mask=None,
-        camera_to_world=camera_to_world(fields) @ _FLIP,
+        camera_to_world=camera_to_world(fields) @ FLIP,
         intrinsics=resolve_intrinsics(
             intrinsics, intrinsics, width=width, height=height, image=image.name
         ),
