@@ -135,16 +135,17 @@ __global__ void __launch_bounds__(kQueue) BySphere(BlendCall call, Prepared p, S
   extern __shared__ float4 memory[];
   auto& rays = *reinterpret_cast<TileRays<kChannels>*>(memory);
   __shared__ TileBounds bounds;
-  __shared__ WarpQueue queue;
-  const int tile = blockIdx.x, pair = blockIdx.y, at = threadIdx.x;
-  const TileView t = OpenTile<SmallTile>(call, p, tile, pair);
-  LoadBounds(t, tile, &bounds);
+  __shared__ PullQueue queue;
+  const int pair = blockIdx.z, at = threadIdx.x;
+  const PairData data = p.Of(call, pair);
+  const LaneRay t = RayOf<SmallTile>(call, pair, threadIdx.x / 32);
+  LoadBounds<SmallTile, 1>(data, Place::Of(p.coarse).index, &bounds);
   __syncthreads();
   const ViewState& view = bounds.view;
   const Softmax policy = MakePolicy<Softmax>(call, view);
   Upstream<kChannels> up;
   Pixel pixel;
-  PixelOf<SmallTile>(call, p.coarse, tile, &pixel);
+  PixelOf<SmallTile>(call, threadIdx.x / 32, &pixel);
   if (t.valid) LoadUpstream(call, pair, pixel, false, &up);
   rays.nx[at] = t.ray.nx, rays.ny[at] = t.ray.ny, rays.nz[at] = t.ray.nz;
   rays.m[at] = up.first, rays.inverse_total[at] = 1.0f / up.second, rays.level[at] = up.level;
@@ -157,14 +158,14 @@ __global__ void __launch_bounds__(kQueue) BySphere(BlendCall call, Prepared p, S
   __syncthreads();
   for (int w = 0; w < kQueue / 32; ++w) limit = max(limit, limits[w]);
   const Butterfly out = Butterfly::Of(call, sums, 0);
-  const CentralPullPath<Softmax> path = {{{&queue}, call, view, policy}, {}};
+  const CentralPullPath<Softmax> path = {{{&queue}, call, view, policy}, {}, nullptr};
   const float* features = call.features.data;
-  WalkTile(call, p, tile, pair, t, &bounds, path, [&](int waiting, bool) {
+  WalkTile<kQueue>(call, p, pair, data, &bounds, path, [&](int waiting, bool) {
     if (path.Rank(0) > limit) return false;
     if (at >= waiting) return true;
     const auto sphere = path.Load(at);
     const int id = path.Id(at), rank = path.Rank(at);
-    const CentralInverse inverse = {queue.part[4][at].x, queue.part[4][at].y};
+    const CentralInverse inverse = {queue.more[at].x, queue.more[at].y};
     float feature[kChannels], v[kSphereTerms + kChannels] = {};
     for (int c = 0; c < kChannels; ++c) feature[c] = features[std::int64_t{id} * kChannels + c];
     for (int k = 0; k < kQueue; ++k) {
@@ -314,31 +315,32 @@ void Run(const Scene& scene, float pixels, const char* kind) {
         kind, call.spheres, pixels, call.channels, name, ms, size / expected - 1.0);
     std::fflush(stdout);
   };
-  const dim3 grid(p.coarse.tiles(), 1);
+  const dim3 grid = p.coarse.grid(1);
   const std::size_t bytes =
       sizeof(float) * ((kSphereTerms + call.channels + 3) / 4 * 4) * std::size_t(call.spheres);
   Sums sums = {static_cast<Peaks*>(call.scratch),
                reinterpret_cast<double*>(static_cast<char*>(call.scratch) + 256)};
-  const auto time = [&](const char* name, auto kernel, int shared) {
+  constexpr int kEach = kChannels <= 3 ? 2 : 1;  // as the library has it
+  const auto time = [&](const char* name, auto kernel, int threads, int shared) {
     const float ms = Median([&] {
       cudaMemsetAsync(sums.terms, 0, bytes);
-      kernel<<<grid, kQueue, shared>>>(call, p, sums);
+      kernel<<<grid, threads, shared>>>(call, p, sums);
     });
     cudaMemset(sums.terms, 0, bytes);
-    kernel<<<grid, kQueue, shared>>>(call, p, sums);
+    kernel<<<grid, threads, shared>>>(call, p, sums);
     report(name, ms, Size(call, sums.terms, false));
   };
-  time("plain", Backward<SmallTile, Policy, kChannels, Plain>, 0);
+  time("plain", Backward<SmallTile, Policy, kChannels, Plain, kEach>, kQueue / kEach, 0);
 #if JAXREC_BENCH_VECTOR
-  time("vector", Backward<SmallTile, Policy, kChannels, Vector>, 0);
+  time("vector", Backward<SmallTile, Policy, kChannels, Vector, kEach>, kQueue / kEach, 0);
 #endif
-  time("butterfly", Backward<SmallTile, Policy, kChannels, Butterfly>, 0);
-  time("serialised", Backward<SmallTile, Policy, kChannels, Serialised>, 0);
+  time("butterfly", Backward<SmallTile, Policy, kChannels, Butterfly, kEach>, kQueue / kEach, 0);
+  time("serialised", Backward<SmallTile, Policy, kChannels, Serialised, kEach>, kQueue / kEach, 0);
   if constexpr (!Policy::kOrdered) {
     constexpr int kShared = sizeof(TileRays<kChannels>);
     Check(cudaFuncSetAttribute(BySphere<kChannels>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                kShared));
-    time("sphere", BySphere<kChannels>, kShared);
+    time("sphere", BySphere<kChannels>, kQueue, kShared);
   }
   const float ms = Median([&] { Check(LaunchBlendVjp(call, nullptr)); });
   report("reproducible", ms, Size(call, sums.terms, true));

@@ -48,7 +48,7 @@ struct Alpha {
 
   template <typename T>
   JAXREC_HD MaskOf<T> Open(const State<T>& state, float) const {
-    return state.transmittance >= T{} + min_transmittance;
+    return state.transmittance >= min_transmittance;
   }
 
   template <typename T>

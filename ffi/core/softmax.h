@@ -57,7 +57,7 @@ struct Softmax {
 
   template <typename T>
   JAXREC_HD MaskOf<T> Open(const State<T>& state, float log_omitted) const {
-    return state.threshold < T{} + log_omitted;
+    return state.threshold < log_omitted;
   }
 
   template <typename T>

@@ -3,19 +3,27 @@
 namespace jaxrec {
 namespace {
 
-using Kernel = void (*)(BlendCall, Prepared, Sums);
+struct Launch {
+  void (*kernel)(BlendCall, Prepared, Sums);
+  int threads;
+};
 
+template <typename Tile, typename Policy, int kChannels, int kEach>
+Launch LaunchOf() {
+  return {Backward<Tile, Policy, kChannels, SphereSums, kEach>, kQueue / kEach};
+}
+
+// Few channels leave room for two rays in a thread, which share what a sphere costs a warp.
 template <typename Policy>
-Kernel ByChannels(const BlendCall& call) {
+Launch ByChannels(const BlendCall& call) {
   const bool rows = HasRows(call.height, call.width, call.channels, call.tracked);
   if (call.channels <= 3)
-    return rows ? Backward<RowTile, Policy, 3, SphereSums>
-                : Backward<SmallTile, Policy, 3, SphereSums>;
+    return rows ? LaunchOf<RowTile, Policy, 3, 2>() : LaunchOf<SmallTile, Policy, 3, 2>();
   if (call.channels <= 11)
-    return rows ? Backward<RowTile, Policy, 11, SphereSums>
-                : Backward<SmallTile, Policy, 11, SphereSums>;
-  if (call.channels <= 19) return Backward<SmallTile, Policy, 19, SphereSums>;
-  return Backward<SmallTile, Policy, 64, SphereSums>;
+    return rows ? LaunchOf<RowTile, Policy, 11, 1>() : LaunchOf<SmallTile, Policy, 11, 1>();
+  if (call.channels <= 19) return LaunchOf<SmallTile, Policy, 19, 1>();
+  if (call.channels <= 35) return LaunchOf<SmallTile, Policy, 35, 1>();
+  return LaunchOf<SmallTile, Policy, 64, 1>();
 }
 
 }  // namespace
@@ -28,8 +36,8 @@ const char* LaunchBlendVjp(const BlendCall& call, cudaStream_t stream) {
     if (WalksBackward(call.kind, call.gradient_hits)) {
       Prepared p;
       if (const char* error = Restore(call, &p)) return error;
-      const Kernel kernel = call.kind == 0 ? ByChannels<Softmax>(call) : ByChannels<Alpha>(call);
-      kernel<<<dim3(p.coarse.tiles(), call.pairs), kQueue, 0, stream>>>(call, p, sums);
+      const Launch launch = call.kind == 0 ? ByChannels<Softmax>(call) : ByChannels<Alpha>(call);
+      launch.kernel<<<p.coarse.grid(call.pairs), launch.threads, 0, stream>>>(call, p, sums);
     } else if (const char* error = LaunchNearestVjp(call, sums, stream)) {
       return error;
     }

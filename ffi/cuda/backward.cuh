@@ -7,103 +7,146 @@
 
 namespace jaxrec {
 
-template <int kChannels, typename Policy, typename Path, typename Out>
-__device__ __forceinline__ void Pull(const BlendCall& call, const Prepared& p, int tile, int pair,
-                                     const TileView& t, const Policy& policy, const Path& path,
-                                     TileBounds* bounds, const Out& out, Upstream<kChannels>* up) {
-  constexpr int kUnroll = kUnrollOf<kChannels>;
-  const float* features = DataOf(call.batch, call.features, pair / call.views);
-  const float of_feature = GridOf(path.bounds.feature);
-  int limit = up->last;
-  for (int d = 16; d > 0; d /= 2) limit = max(limit, __shfl_xor_sync(~0u, limit, d));
+// What a lane holds of one of its rays.
+template <int kChannels>
+struct LaneState {
+  LaneRay at;
+  Upstream<kChannels> up;
   // For ordered kinds: what is behind a hit is what all hits give less those up to it.
   float reached = 1, lost = 0;
-  const float inverse_total = 1.0f / up->second;
-  const auto draw = [&](int entry) {
-    const auto sphere = path.Load(entry);
-    const int rank = path.Rank(entry), id = path.Id(entry);
-    typename Path::Meeting met;
-    const bool drawn = path.Meet(t.ray, sphere, &met) & (rank <= up->last);
-    if (!__any_sync(~0u, drawn)) return;
-    float v[kTermsOf<kChannels>] = {};
-    if (drawn) {
-      const auto hit = path.Weigh(met, sphere);
-      float value = up->d_alpha + up->d_depth * path.Depth(met, sphere, hit);
-      if (kChannels <= kStagedChannels) {
-        const float4 staged = path.Staged(entry);
-        const float feature[3] = {staged.x, staged.y, staged.z};
+  float inverse_total = 1;
+};
+
+// Adds the cotangents of one meeting to those of the sphere, v, and of the ray.
+template <int kChannels, typename Policy, typename Path, int kTerms>
+__device__ __forceinline__ void PullHit(const BlendCall& call, const Policy& policy,
+                                        const Path& path, const typename Path::Sphere& sphere,
+                                        const typename Path::Meeting& met, int entry,
+                                        LaneState<kChannels>* lane, float (&v)[kTerms]) {
+  constexpr int kUnroll = kUnrollOf<kChannels>;
+  Upstream<kChannels>& up = lane->up;
+  const int rank = path.Rank(entry), id = path.Id(entry);
+  const auto hit = path.Weigh(met, sphere);
+  float value = up.d_alpha + up.d_depth * path.Depth(met, sphere, hit);
+  if (kChannels <= kStagedChannels) {
+    const float4 staged = path.Staged(entry);
+    const float feature[3] = {staged.x, staged.y, staged.z};
 #pragma unroll
-        for (int c = 0; c < kChannels; ++c) value += up->d_features[c] * feature[c];
-      } else {
-        const float* feature = features + std::int64_t{id} * call.channels;
+    for (int c = 0; c < kChannels; ++c) value += up.d_features[c] * feature[c];
+  } else {
+    const float* feature = path.features + std::int64_t{id} * call.channels;
 #pragma unroll(kUnroll)
-        for (int c = 0; c < kChannels; ++c)
-          if (c < call.channels) value += up->d_features[c] * feature[c];
-      }
-      bool near = true;
-      if (Policy::kOrdered && call.gradient_hits > 0) {
-        near = false;
-        for (int k = 0; k < call.gradient_hits; ++k) near = near || up->ids[k] == id;
-      }
-      PixelState<Policy> pixel;
-      if constexpr (Policy::kOrdered) {
-        typename Policy::template State<float> state = {reached};
-        const float weight = policy.Draw(hit, path.Opacity(sphere), true, &state);
-        // Compensated: what is left after all hits but the last is a small difference.
-        const float y = weight * value + lost, sum = up->behind - y;
-        lost = (sum - up->behind) + y;
-        up->behind = sum;
-        // Behind the last hit lies the background alone; before it T has not fallen below 1e-4.
-        pixel = {reached, rank == up->last ? up->level : up->behind / state.transmittance};
-        reached = state.transmittance;
-      } else {
-        pixel = {up->first, up->second, inverse_total, up->level};
-      }
-      if (near) {
-        float share;
-        const SphereCotangent d =
-            path.Pull(met, sphere, entry, hit, t.ray, pixel, value, up->d_depth, &share);
-        Collect(d, share, up, v);
-      }
+    for (int c = 0; c < kChannels; ++c)
+      if (c < call.channels) value += up.d_features[c] * feature[c];
+  }
+  bool near = true;
+  if (Policy::kOrdered && call.gradient_hits > 0) {
+    near = false;
+    for (int k = 0; k < call.gradient_hits; ++k) near = near || up.ids[k] == id;
+  }
+  PixelState<Policy> pixel;
+  if constexpr (Policy::kOrdered) {
+    typename Policy::template State<float> state = {lane->reached};
+    const float weight = policy.Draw(hit, path.Opacity(sphere), true, &state);
+    // Compensated: what is left after all hits but the last is a small difference.
+    const float y = weight * value + lane->lost, sum = up.behind - y;
+    lane->lost = (sum - up.behind) + y;
+    up.behind = sum;
+    // Behind the last hit lies the background alone; before it T has not fallen below 1e-4.
+    pixel = {lane->reached, rank == up.last ? up.level : up.behind / state.transmittance};
+    lane->reached = state.transmittance;
+  } else {
+    pixel = {up.first, up.second, lane->inverse_total, up.level};
+  }
+  if (near) {
+    float share;
+    const SphereCotangent d =
+        path.Pull(met, sphere, entry, hit, lane->at.ray, pixel, value, up.d_depth, &share);
+    Collect(d, share, &up, v);
+  }
+}
+
+template <int kEach, int kChannels, typename Policy, typename Path, typename Out>
+__device__ __forceinline__ void Pull(const BlendCall& call, const Prepared& p, int pair,
+                                     const PairData& data, const Policy& policy, const Path& path,
+                                     TileBounds* bounds, const Out& out,
+                                     LaneState<kChannels> (&lanes)[kEach]) {
+  const float of_feature = GridOf(path.bounds.feature);
+  int limit = -1;
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) limit = max(limit, lanes[k].up.last);
+  for (int d = 16; d > 0; d /= 2) limit = max(limit, __shfl_xor_sync(~0u, limit, d));
+  const auto draw = [&](int entry, auto) {
+    const auto sphere = path.Load(entry);
+    const int rank = path.Rank(entry);
+    typename Path::Meeting met[kEach];
+    bool drawn[kEach], any = false;
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) {
+      drawn[k] = path.Meet(lanes[k].at.ray, sphere, &met[k]) & (rank <= lanes[k].up.last);
+      any = any | drawn[k];
     }
-    Scatter(out, path.GridsOf(sphere, entry), of_feature, id, v);
+    if (!__any_sync(~0u, any)) return;
+    float v[kTermsOf<kChannels>] = {};
+#pragma unroll
+    for (int k = 0; k < kEach; ++k)
+      if (drawn[k]) PullHit(call, policy, path, sphere, met[k], entry, &lanes[k], v);
+    Scatter(out, path.GridsOf(sphere, entry), of_feature, path.Id(entry), v);
   };
-  WalkTile(call, p, tile, pair, t, bounds, path, [&](int waiting, bool) {
-    return limit >= 0 && DrawByWarp(
-                             path, bounds->warps[threadIdx.x / 32], waiting, limit,
-                             [](int) { return true; }, draw);
+  WalkTile<kQueue / kEach>(call, p, pair, data, bounds, path, [&](int waiting, bool) {
+    return limit >= 0 &&
+           DrawByWarp(
+               path, bounds->warps[threadIdx.x / 32], waiting, limit, [](int) { return 0; }, draw);
   });
 }
 
-template <typename Tile, typename Policy, int kChannels, typename Out>
-__global__ void __launch_bounds__(Tile::kRays, kChannels <= 3    ? 3
-                                               : kChannels <= 11 ? 2
-                                                                 : 1)
+// Blocks that a multiprocessor should hold.
+template <int kEach, int kChannels>
+constexpr int kBackwardBlocks = (kChannels <= 3    ? (kEach == 1 ? 3 : 2)
+                                 : kChannels <= 19 ? 2
+                                                   : 1) *
+                                kEach;
+
+template <typename Tile, typename Policy, int kChannels, typename Out, int kEach = 1>
+__global__ void __launch_bounds__(Tile::kRays / kEach, kBackwardBlocks<kEach, kChannels>)
     Backward(BlendCall call, Prepared p, Sums sums) {
   __shared__ TileBounds bounds;
-  __shared__ WarpQueue queue;
-  const int tile = blockIdx.x, pair = blockIdx.y;
-  const TileView t = OpenTile<Tile>(call, p, tile, pair);
-  LoadBounds(t, tile, &bounds);
+  __shared__ PullQueue queue;
+  const int pair = blockIdx.z;
+  const PairData data = p.Of(call, pair);
+  LoadBounds<Tile, kEach>(data, Place::Of(p.coarse).index, &bounds);
+  LaneState<kChannels> lanes[kEach];
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) {
+    const int warp = WarpOf<Tile, kEach>(k);
+    lanes[k].at = RayOf<Tile>(call, pair, warp);
+    Pixel pixel;
+    PixelOf<Tile>(call, warp, &pixel);
+    if (lanes[k].at.valid) LoadUpstream(call, pair, pixel, Policy::kOrdered, &lanes[k].up);
+    lanes[k].inverse_total = 1.0f / lanes[k].up.second;
+  }
   __syncthreads();
   const ViewState& view = bounds.view;
   const Policy policy = MakePolicy<Policy>(call, view);
-  Upstream<kChannels> up;
-  Pixel pixel;
-  PixelOf<Tile>(call, p.coarse, tile, &pixel);
-  if (t.valid) LoadUpstream(call, pair, pixel, Policy::kOrdered, &up);
   if (call.spheres > 0) {
-    const Out out = Out::Of(call, sums, pair / call.views);
-    const Bounds limits = Bounds::Of(call, sums.peaks[pair / call.views], view.range, view.gamma);
+    const Out out = Out::Of(call, sums, ProblemOf(call, pair));
+    const Bounds limits =
+        Bounds::Of(call, sums.peaks[ProblemOf(call, pair)], view.range, view.gamma);
+    const float* features = DataOf(call.batch, call.features, ProblemOf(call, pair));
     if (view.mode == kCentral) {
-      const CentralPullPath<Policy> path = {{{&queue}, call, view, policy}, limits};
-      Pull(call, p, tile, pair, t, policy, path, &bounds, out, &up);
+      const CentralPullPath<Policy> path = {{{&queue}, call, view, policy}, limits, features};
+      Pull(call, p, pair, data, policy, path, &bounds, out, lanes);
     } else {
-      const GeneralPath<Policy> path = {{&queue}, call, view, policy, limits};
-      Pull(call, p, tile, pair, t, policy, path, &bounds, out, &up);
+      const GeneralPath<Policy> path = {{&queue}, call, view, policy, limits, features};
+      Pull(call, p, pair, data, policy, path, &bounds, out, lanes);
     }
   }
-  if (PixelOf<Tile>(call, p.coarse, Again(tile), &pixel)) StoreRays(call, pair, pixel, t.ray, up);
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) {
+    Pixel pixel;
+    if (PixelOf<Tile>(call, WarpOf<Tile, kEach>(k), &pixel))
+      StoreRays(call, pair, pixel, lanes[k].at.ray, lanes[k].up);
+  }
 }
 
 }  // namespace jaxrec

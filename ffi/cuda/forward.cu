@@ -66,165 +66,137 @@ __device__ __forceinline__ void Add(const Policy& policy, const Hit& hit, float 
   policy.UpdateStop(&ray->state);
 }
 
-template <int kChannels, int kTracked, typename Policy, typename Path>
-__device__ __forceinline__ void GatherByWarp(const BlendCall& call, const Prepared& p, int tile,
-                                             int pair, const TileView& t, const Policy& policy,
-                                             const Path& path, TileBounds* bounds,
-                                             Gathered<Policy, kChannels, kTracked>* ray) {
-  const float* features = DataOf(call.batch, call.features, pair / call.views);
-  bool raises = true;  // whether sums of a ray may have to be rescaled for one of the next 32
+template <int kEach, int kChannels, int kTracked, typename Policy, typename Path>
+__device__ __forceinline__ void GatherByWarp(const BlendCall& call, const Prepared& p, int pair,
+                                             const PairData& data, const LaneRay (&t)[kEach],
+                                             const Policy& policy, const Path& path,
+                                             TileBounds* bounds,
+                                             Gathered<Policy, kChannels, kTracked> (&rays)[kEach]) {
+  const float* features = DataOf(call.batch, call.features, ProblemOf(call, pair));
+  // 1 where sums of a ray may have to be rescaled for one of the next 32, -1 where all have
+  // stopped.
   const auto start = [&](int first) {
     const float bound = path.Load(first).bound;
-    raises =
-        !Policy::kOrdered && __any_sync(~0u, fmaxf(bound, 0.0f) > policy.Ceiling(ray->state)) != 0;
-    return __any_sync(~0u, policy.Open(ray->state, bound)) != 0;
+    bool over = false, open = false;
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) {
+      over = over | (fmaxf(bound, 0.0f) > policy.Ceiling(rays[k].state));
+      open = open | policy.Open(rays[k].state, bound);
+    }
+    const bool raises = !Policy::kOrdered && __any_sync(~0u, over) != 0;
+    return __any_sync(~0u, open) == 0 ? -1 : raises ? 1 : 0;
   };
-  const auto draw = [&](int entry) {
+  const auto draw = [&](int entry, auto raises) {
     const auto sphere = path.Load(entry);
     const float4 staged = path.Staged(entry);
-    typename Path::Meeting met;
-    if (!path.Meet(t.ray, sphere, &met) || !policy.Open(ray->state, sphere.bound)) return;
-    const auto hit = path.Weigh(met, sphere);
-    const float opacity = path.Opacity(sphere), depth = path.Depth(met, sphere, hit);
     const int id = path.Id(entry), rank = __float_as_int(staged.w);
     const float* feature = features + std::int64_t{id} * call.channels;
     const auto channel = [&](int c) {
       if (kChannels <= kStagedChannels) return c == 0 ? staged.x : c == 1 ? staged.y : staged.z;
       return c < call.channels ? feature[c] : 0.0f;
     };
-    if (raises && policy.MayRaise(hit, ray->state)) Raise(policy, hit, opacity, ray);
-    Add(policy, hit, opacity, depth, rank, id, channel, ray);
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) {
+      typename Path::Meeting met;
+      if (!path.Meet(t[k].ray, sphere, &met) || !policy.Open(rays[k].state, sphere.bound)) continue;
+      const auto hit = path.Weigh(met, sphere);
+      const float opacity = path.Opacity(sphere), depth = path.Depth(met, sphere, hit);
+      if (raises.value && policy.MayRaise(hit, rays[k].state))
+        Raise(policy, hit, opacity, &rays[k]);
+      Add(policy, hit, opacity, depth, rank, id, channel, &rays[k]);
+    }
   };
-  WalkTile(call, p, tile, pair, t, bounds, path, [&](int waiting, bool) {
+  WalkTile<kQueue / kEach>(call, p, pair, data, bounds, path, [&](int waiting, bool) {
     return DrawByWarp(path, bounds->warps[threadIdx.x / 32], waiting, 0x7fffffff, start, draw);
   });
 }
 
+// Small spheres, of which a ray hits few that its warp meets: the rays of a warp test 32 spheres
+// together, then each draws those that it hits. `picked`: which of those that wait the warp meets.
 template <int kChannels, int kTracked, typename Policy>
-__device__ __forceinline__ void GatherByLane(const BlendCall& call, const Prepared& p, int tile,
-                                             int pair, const TileView& t, const Policy& policy,
-                                             LaneQueues* queues, TileBounds* bounds,
+__device__ __forceinline__ void GatherByLane(const BlendCall& call, const Prepared& p, int pair,
+                                             const PairData& data, const LaneRay& t,
+                                             const CentralDrawPath<Policy>& path,
+                                             std::uint8_t* picked, TileBounds* bounds,
                                              Gathered<Policy, kChannels, kTracked>* ray) {
-  using Central = typename Policy::Central;
-  constexpr int kHit = 3, kStart = sizeof(Central) / sizeof(float);
-  static_assert(kStart + kStagedChannels + 2 == kFields);
+  static_assert(kChannels <= kStagedChannels && kQueue <= 256);
+  const Policy& policy = path.policy;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const LanesPath<Policy> path = {call, bounds->view, policy, queues};
-  LaneQueue& queue = queues->warps[warp];
   int held = 0;
   bool open = true;
 
   const auto drain = [&] {
+    __syncwarp();
     unsigned hits = 0;
-#pragma unroll 4
-    for (int k = 0; k < held; ++k) {
-      const float4 g = queue.geometry[k];
-      if (SquaredChord(t.ray.nx, t.ray.ny, t.ray.nz, g.x, g.y, g.z) <= g.w) hits |= 1u << k;
+    for (int k = 0; k < held; k += 4) {
+      const unsigned four = *reinterpret_cast<const unsigned*>(picked + k);
+      unsigned found = 0;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float4 g = path.queue->part[0][four >> 8 * i & 255u];  // x, y, z, largest s of a hit
+        if (SquaredChord(t.ray.nx, t.ray.ny, t.ray.nz, g.x, g.y, g.z) <= g.w) found |= 1u << i;
+      }
+      hits |= found << k;
     }
+    hits &= held < 32 ? (1u << held) - 1 : ~0u;
     if (!open) hits = 0;
     for (; hits != 0; hits &= hits - 1) {
-      const int k = __ffs(hits) - 1;
-      float values[kStart];
-#pragma unroll
-      for (int i = 0; i < kStart; ++i) values[i] = queue.field[i][k];
-      Central sphere;
-      memcpy(&sphere, values, sizeof(sphere));
+      const int at = picked[__ffs(hits) - 1];
+      const auto sphere = path.Load(at);
       open = policy.Open(ray->state, sphere.bound);
       if (!open) break;
       const float s = SquaredChord(t.ray.nx, t.ray.ny, t.ray.nz, sphere.x, sphere.y, sphere.z);
       const auto hit = policy.Weigh(s, sphere);
+      const float4 staged = path.Staged(at);
       if (policy.MayRaise(hit, ray->state)) Raise(policy, hit, sphere.opacity, ray);
       Add(
-          policy, hit, sphere.opacity, policy.Depth(s, sphere, hit),
-          __float_as_int(queue.field[kStart + 3][k]), __float_as_int(queue.field[kStart + 4][k]),
-          [&](int c) { return queue.field[kStart + c][k]; }, ray);
+          policy, hit, sphere.opacity, policy.Depth(s, sphere, hit), __float_as_int(staged.w),
+          path.Id(at), [&](int c) { return c == 0   ? staged.x
+                                           : c == 1 ? staged.y
+                                                    : staged.z; },
+          ray);
     }
     __syncwarp();
     // Rays that hit nothing of these may still have stopped at the last.
-    if (held > 0) open = open && policy.Open(ray->state, queue.field[kStart - 1][held - 1]);
+    if (held > 0) open = open && policy.Open(ray->state, path.Load(picked[held - 1]).bound);
     held = 0;
     return __any_sync(~0u, open) != 0;
   };
 
-  WalkTile(call, p, tile, pair, t, bounds, path, [&](int waiting, bool last) {
+  WalkTile<kQueue>(call, p, pair, data, bounds, path, [&](int waiting, bool) {
     for (int begin = 0; begin < waiting; begin += 32) {
       const int entry = begin + lane;
-      SphereRecord s = {};
-      if (entry < waiting) s = path.Record(entry);
-      const bool mine = entry < waiting && path.Passes(bounds->warps[warp], s);
+      const bool mine = entry < waiting && path.Near(bounds->warps[warp], entry);
       const unsigned bits = __ballot_sync(~0u, mine);
       if (held + __popc(bits) > 32 && !drain()) return false;
-      if (mine) {
-        const int k = held + __popc(bits & ((1u << lane) - 1));
-        Central sphere = policy.Aim({s.x, s.y, s.z, s.distance, s.r, s.opacity}, bounds->view.beam);
-        sphere.bound = queues->bound[entry];
-        float values[kStart];
-        memcpy(values, &sphere, sizeof(sphere));
-        queue.geometry[k] = {values[0], values[1], values[2], values[kHit]};
-#pragma unroll
-        for (int i = 0; i < kStart; ++i)
-          if (i != kHit) queue.field[i][k] = values[i];
-        const float4 color = queues->color[entry];
-        queue.field[kStart][k] = color.x, queue.field[kStart + 1][k] = color.y;
-        queue.field[kStart + 2][k] = color.z, queue.field[kStart + 3][k] = color.w;
-        queue.field[kStart + 4][k] = __int_as_float(s.id);
-      }
+      if (mine) picked[held + __popc(bits & ((1u << lane) - 1))] = static_cast<std::uint8_t>(entry);
       held += __popc(bits);
-      __syncwarp();
     }
-    return last ? drain() : true;
+    return drain();
   });
 }
 
 struct ForwardShared {
   TileBounds bounds;
-  union {
-    WarpQueue queue;
-    LaneQueues queues;
-  };
+  WarpQueue queue;
+  unsigned picked[kTileWarps][8];  // 32 bytes for each warp
 };
 
-template <typename Tile, typename Policy, int kChannels, int kTracked>
-__global__ void __launch_bounds__(Tile::kRays, kBlocksOf<Tile, kChannels, kTracked>)
-    Forward(BlendCall call, Prepared p) {
-  extern __shared__ float4 memory[];
-  auto& shared = *reinterpret_cast<ForwardShared*>(memory);
+template <int kChannels, int kTracked, typename Policy>
+__device__ __forceinline__ void StoreRay(const BlendCall& call, int pair, const Pixel& pixel,
+                                         const Policy& policy,
+                                         const Gathered<Policy, kChannels, kTracked>& ray) {
   constexpr int kUnroll = kUnrollOf<kChannels>;
-  const int tile = blockIdx.x, pair = blockIdx.y;
-  const TileView t = OpenTile<Tile>(call, p, tile, pair);
-  LoadBounds(t, tile, &shared.bounds);
-  __syncthreads();
-  const ViewState& view = shared.bounds.view;
-  const Policy policy = MakePolicy<Policy>(call, view);
-  Gathered<Policy, kChannels, kTracked> ray;
-  ray.state = policy.template Begin<float>();
-  ray.nearest.Clear();
-  if (call.spheres > 0) {
-    if (!t.valid) policy.Close(&ray.state);
-    const bool small = kChannels <= kStagedChannels && 2 * view.large < view.visible;
-    if (view.mode != kCentral) {
-      const GeneralPath<Policy> path = {{&shared.queue}, call, view, policy, {}};
-      GatherByWarp(call, p, tile, pair, t, policy, path, &shared.bounds, &ray);
-    } else if (!small) {
-      const CentralPath<Policy> path = {{&shared.queue}, call, view, policy};
-      GatherByWarp(call, p, tile, pair, t, policy, path, &shared.bounds, &ray);
-    } else if constexpr (kChannels <= kStagedChannels) {
-      GatherByLane(call, p, tile, pair, t, policy, &shared.queues, &shared.bounds, &ray);
-    }
-    if (!t.valid) ray.state = policy.template Begin<float>();
-  }
-
-  Pixel pixel;
-  if (!PixelOf<Tile>(call, p.coarse, Again(tile), &pixel)) return;
   float scale, rest, first, second;
   policy.End(ray.state, &scale, &rest);
   policy.Save(ray.state, &first, &second);
   const std::int64_t at = std::int64_t{pair} * call.height * call.width + pixel.index;
+  const float* background = FieldOf(call, call.background, pair, pixel);
+  float* features = call.out_features + at * call.channels;
 #pragma unroll(kUnroll)
   for (int c = 0; c < kChannels; ++c)
     if (c < call.channels)
-      call.out_features[at * call.channels + c] =
-          ray.color[c] * scale + rest * FieldAt(call, call.background, pair, pixel, c);
+      features[c] = ray.color[c] * scale + rest * background[c * call.background.c];
   call.out_depth[at] = ray.depth * scale;
   call.out_alpha[at] = ray.share * scale;
   call.counts[at] = ray.count;
@@ -235,23 +207,118 @@ __global__ void __launch_bounds__(Tile::kRays, kBlocksOf<Tile, kChannels, kTrack
     if (k < call.tracked) call.ids[at * call.tracked + k] = ray.nearest.ids[k];
 }
 
+// Few channels and no ids: central views of large spheres are left to ForwardPairs, and in those
+// of small ones each ray picks its own.
+template <int kChannels, int kTracked>
+constexpr bool kHasPairs = kChannels <= kStagedChannels && kTracked == 0;
+
+template <int kChannels, int kTracked>
+__device__ __forceinline__ bool IsForPairs(const PairData& data) {
+  if (!kHasPairs<kChannels, kTracked>) return false;
+  const int mode = data.view().mode, large = data.view().large, visible = data.view().visible;
+  return mode == kCentral & 2 * large >= visible;
+}
+
+template <typename Tile, typename Policy, int kChannels, int kTracked>
+__global__ void __launch_bounds__(Tile::kRays, kBlocksOf<Tile, kChannels, kTracked>)
+    Forward(BlendCall call, Prepared p) {
+  __shared__ ForwardShared shared;
+  const int pair = blockIdx.z, warp = threadIdx.x / 32;
+  const PairData data = p.Of(call, pair);
+  if (IsForPairs<kChannels, kTracked>(data)) return;
+  const LaneRay t[1] = {RayOf<Tile>(call, pair, warp)};
+  LoadBounds<Tile, 1>(data, Place::Of(p.coarse).index, &shared.bounds);
+  __syncthreads();
+  const ViewState& view = shared.bounds.view;
+  const Policy policy = MakePolicy<Policy>(call, view);
+  Gathered<Policy, kChannels, kTracked> ray[1];
+  ray[0].state = policy.template Begin<float>();
+  ray[0].nearest.Clear();
+  if (call.spheres > 0) {
+    if (!t[0].valid) policy.Close(&ray[0].state);
+    if (view.mode != kCentral) {
+      const GeneralPath<Policy> path = {{&shared.queue}, call, view, policy, {}, nullptr};
+      GatherByWarp(call, p, pair, data, t, policy, path, &shared.bounds, ray);
+    } else {
+      const CentralDrawPath<Policy> path = {{{&shared.queue}, call, view, policy}};
+      if constexpr (kHasPairs<kChannels, kTracked>) {
+        std::uint8_t* picked = reinterpret_cast<std::uint8_t*>(shared.picked[warp]);
+        GatherByLane(call, p, pair, data, t[0], path, picked, &shared.bounds, &ray[0]);
+      } else {
+        GatherByWarp(call, p, pair, data, t, policy, path, &shared.bounds, ray);
+      }
+    }
+    if (!t[0].valid) ray[0].state = policy.template Begin<float>();
+  }
+  Pixel pixel;
+  if (PixelOf<Tile>(call, warp, &pixel)) StoreRay(call, pair, pixel, policy, ray[0]);
+}
+
+struct PairsShared {
+  TileBounds bounds;
+  WarpQueue queue;
+};
+
+// The same for views of large spheres: a thread takes two rays, which share what a sphere costs.
+template <typename Tile, typename Policy, int kChannels>
+__global__ void __launch_bounds__(Tile::kRays / 2, 6) ForwardPairs(BlendCall call, Prepared p) {
+  __shared__ PairsShared shared;
+  const int pair = blockIdx.z;
+  const PairData data = p.Of(call, pair);
+  if (!IsForPairs<kChannels, 0>(data)) return;
+  const LaneRay t[2] = {RayOf<Tile>(call, pair, WarpOf<Tile, 2>(0)),
+                        RayOf<Tile>(call, pair, WarpOf<Tile, 2>(1))};
+  LoadBounds<Tile, 2>(data, Place::Of(p.coarse).index, &shared.bounds);
+  __syncthreads();
+  const ViewState& view = shared.bounds.view;
+  const Policy policy = MakePolicy<Policy>(call, view);
+  Gathered<Policy, kChannels, 0> rays[2];
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    rays[k].state = policy.template Begin<float>();
+    if (!t[k].valid) policy.Close(&rays[k].state);
+  }
+  const CentralDrawPath<Policy> path = {{{&shared.queue}, call, view, policy}};
+  if (call.spheres > 0) GatherByWarp(call, p, pair, data, t, policy, path, &shared.bounds, rays);
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    if (!t[k].valid) rays[k].state = policy.template Begin<float>();
+    Pixel pixel;
+    if (PixelOf<Tile>(call, WarpOf<Tile, 2>(k), &pixel))
+      StoreRay(call, pair, pixel, policy, rays[k]);
+  }
+}
+
 using Kernel = void (*)(BlendCall, Prepared);
 
+struct Kernels {
+  Kernel forward, pairs;  // pairs: null if forward does all
+};
+
 template <typename Policy, int kChannels>
-Kernel ByTracked(const BlendCall& call) {
-  if constexpr (kChannels <= 8)
-    if (HasRows(call.height, call.width, call.channels, call.tracked))
-      return Forward<RowTile, Policy, kChannels, 0>;
-  if (call.tracked == 0) return Forward<SmallTile, Policy, kChannels, 0>;
-  if (call.tracked <= 8) return Forward<SmallTile, Policy, kChannels, 8>;
-  return Forward<SmallTile, Policy, kChannels, 128>;
+Kernels ByTracked(const BlendCall& call) {
+  if constexpr (kChannels <= 8) {
+    if (HasRows(call.height, call.width, call.channels, call.tracked)) {
+      if constexpr (kHasPairs<kChannels, 0>)
+        return {Forward<RowTile, Policy, kChannels, 0>, ForwardPairs<RowTile, Policy, kChannels>};
+      return {Forward<RowTile, Policy, kChannels, 0>, nullptr};
+    }
+  }
+  if (call.tracked == 0) {
+    if constexpr (kHasPairs<kChannels, 0>)
+      return {Forward<SmallTile, Policy, kChannels, 0>, ForwardPairs<SmallTile, Policy, kChannels>};
+    return {Forward<SmallTile, Policy, kChannels, 0>, nullptr};
+  }
+  if (call.tracked <= 8) return {Forward<SmallTile, Policy, kChannels, 8>, nullptr};
+  return {Forward<SmallTile, Policy, kChannels, 128>, nullptr};
 }
 
 template <typename Policy>
-Kernel ByChannels(const BlendCall& call) {
+Kernels ByChannels(const BlendCall& call) {
   if (call.channels <= 3) return ByTracked<Policy, 3>(call);
   if (call.channels <= 8) return ByTracked<Policy, 8>(call);
   if (call.channels <= 16) return ByTracked<Policy, 16>(call);
+  if (call.channels <= 32) return ByTracked<Policy, 32>(call);
   return ByTracked<Policy, 64>(call);
 }
 
@@ -260,16 +327,13 @@ Kernel ByChannels(const BlendCall& call) {
 const char* LaunchBlend(const BlendCall& call, cudaStream_t stream) {
   if (call.pairs == 0 || call.height == 0 || call.width == 0) return nullptr;
   if (call.tracked > 128) return "blend: nearest and gradient_hits go up to 128 on a GPU";
-  const Kernel kernel = call.kind == 0 ? ByChannels<Softmax>(call) : ByChannels<Alpha>(call);
+  const Kernels kernels = call.kind == 0 ? ByChannels<Softmax>(call) : ByChannels<Alpha>(call);
   Prepared p;
   if (const char* error = Prepare(call, stream, &p)) return error;
-  constexpr int kShared = sizeof(ForwardShared);
-  cudaError_t status =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
-  if (status == cudaSuccess) {
-    kernel<<<dim3(p.coarse.tiles(), call.pairs), kQueue, kShared, stream>>>(call, p);
-    status = cudaGetLastError();
-  }
+  const dim3 grid = p.coarse.grid(call.pairs);
+  kernels.forward<<<grid, kQueue, 0, stream>>>(call, p);
+  if (kernels.pairs != nullptr) kernels.pairs<<<grid, kQueue / 2, 0, stream>>>(call, p);
+  const cudaError_t status = cudaGetLastError();
   return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
 }
 

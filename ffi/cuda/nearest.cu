@@ -13,7 +13,7 @@ template <int kChannels>
 __global__ void __launch_bounds__(kThreads) PullNearest(BlendCall call, Sums sums) {
   constexpr int kTerms = kTermsOf<kChannels>;
   constexpr int kUnroll = kUnrollOf<kChannels>;
-  const int pair = blockIdx.z, problem = pair / call.views, view = pair % call.views;
+  const int pair = blockIdx.z, problem = ProblemOf(call, pair), view = ViewOf(call, pair);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   // A block is 16 x 16 rays, a warp 8 x 4 of them: neighbours share their spheres.
   Pixel p;
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kThreads) PullNearest(BlendCall call, Sums sum
     const unsigned same = __match_any_sync(~0u, id);
     const bool few = id >= 0 && __popc(same) <= kFew;
     if (few) {
-#pragma unroll(kTerms <= 24 ? kTerms : 1)
+#pragma unroll(kTerms <= 40 ? kTerms : 1)
       for (int term = 0; term < kTerms; ++term)
         if (out.Wants(term)) out.Add(id, term, v[term], grids.Of(term, of_feature));
     }
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads) PullNearest(BlendCall call, Sums sum
                                   __shfl_sync(~0u, grids.opacity, leader)};
       float own[kTerms];
       const bool mine = members >> lane & 1;
-#pragma unroll(kTerms <= 24 ? kTerms : 1)
+#pragma unroll(kTerms <= 40 ? kTerms : 1)
       for (int term = 0; term < kTerms; ++term) own[term] = mine ? v[term] : 0.0f;
       Scatter(out, shared_grids, of_feature, shared_id, own);
       pending &= ~members;
@@ -99,6 +99,7 @@ Kernel Choose(int channels) {
   if (channels <= 3) return PullNearest<3>;
   if (channels <= 11) return PullNearest<11>;
   if (channels <= 19) return PullNearest<19>;
+  if (channels <= 35) return PullNearest<35>;
   return PullNearest<64>;
 }
 

@@ -106,9 +106,10 @@ __device__ __forceinline__ float Omitted(const BlendCall& call, float bound, int
   return fmaxf(bound, 0.0f) + log2f(static_cast<float>(remaining));
 }
 
-// What the paths over a WarpQueue share.
+// What the paths share.
+template <typename Queue>
 struct QueuePath {
-  WarpQueue* queue;
+  Queue* queue;
 
   __device__ int Rank(int at) const { return __float_as_int(queue->part[3][at].w); }
   __device__ int Id(int at) const { return queue->id[at]; }
@@ -121,9 +122,9 @@ struct QueuePath {
   }
 };
 
-// Central views, for a forward pass: a meeting is the squared chord.
-template <typename Policy>
-struct CentralPath : QueuePath {
+// Central views: a meeting is the squared chord.
+template <typename Policy, typename Queue>
+struct CentralPath : QueuePath<Queue> {
   using Sphere = typename Policy::Central;
   using Meeting = float;
 
@@ -134,18 +135,18 @@ struct CentralPath : QueuePath {
   __device__ bool Passes(const Bound& bound, const SphereRecord& s) const {
     return Touches(bound.box, CentralBall(view.frame, s));
   }
-  __device__ void Wait(int at, const SphereRecord& s, int rank,
-                       const float (&staged)[kStagedChannels], int remaining) const {
-    Sphere sphere = policy.Aim({s.x, s.y, s.z, s.distance, s.r, s.opacity}, view.beam);
-    sphere.bound = Omitted<Policy>(call, sphere.bound, remaining);
-    Put(queue, at, sphere);
-    WaitRest(at, s, rank, staged);
+  __device__ void WaitSphere(int at, const SphereRecord& s, int rank,
+                             const float (&staged)[kStagedChannels], const Sphere& sphere) const {
+    Put(this->queue, at, sphere);
+    const Ball ball = CentralBall(view.frame, s);
+    this->queue->ball[at] = {ball.x, ball.y, ball.z, ball.radius};
+    this->WaitRest(at, s, rank, staged);
   }
   __device__ bool Near(const Bound& bound, int at) const {
-    const float4 a = queue->part[0][at];
-    return Touches(bound.box, CentralBall(view.frame, {a.x, a.y, a.z, 0, 0, 0, sqrtf(a.w), 0}));
+    const float4 ball = this->queue->ball[at];
+    return Touches(bound.box, {ball.x, ball.y, ball.z, ball.w});
   }
-  __device__ Sphere Load(int at) const { return Get<Sphere>(*queue, at); }
+  __device__ Sphere Load(int at) const { return Get<Sphere>(*this->queue, at); }
   __device__ float Opacity(const Sphere& sphere) const { return sphere.opacity; }
   __device__ bool Meet(const Ray<float>& ray, const Sphere& sphere, Meeting* s) const {
     *s = SquaredChord(ray.nx, ray.ny, ray.nz, sphere.x, sphere.y, sphere.z);
@@ -158,56 +159,43 @@ struct CentralPath : QueuePath {
   }
 };
 
-// The forward pass of central views of small spheres, of which a ray hits few that its warp meets:
-// the rays of a warp test 32 spheres together, then each draws those that it hits.
+// For a forward pass.
 template <typename Policy>
-struct LanesPath {
-  const BlendCall& call;
-  const ViewState& view;
-  const Policy& policy;
-  LaneQueues* queues;
-
-  __device__ bool Passes(const Bound& bound, const SphereRecord& s) const {
-    return Touches(bound.box, CentralBall(view.frame, s));
-  }
+struct CentralDrawPath : CentralPath<Policy, WarpQueue> {
   __device__ void Wait(int at, const SphereRecord& s, int rank,
                        const float (&staged)[kStagedChannels], int remaining) const {
-    queues->bound[at] = Omitted<Policy>(call, policy.LogBound(s.distance - s.r), remaining);
-    queues->geometry[at] = {s.x, s.y, s.z, s.distance};
-    queues->rest[at] = {s.r, s.opacity, s.reach, __int_as_float(s.id)};
-    queues->color[at] = {staged[0], staged[1], staged[2], __int_as_float(rank)};
-  }
-  __device__ SphereRecord Record(int at) const {
-    const float4 g = queues->geometry[at], r = queues->rest[at];
-    return {g.x, g.y, g.z, g.w, r.x, r.y, r.z, __float_as_int(r.w)};
+    typename Policy::Central sphere =
+        this->policy.Aim({s.x, s.y, s.z, s.distance, s.r, s.opacity}, this->view.beam);
+    sphere.bound = Omitted<Policy>(this->call, sphere.bound, remaining);
+    this->WaitSphere(at, s, rank, staged, sphere);
   }
 };
 
-// The backward pass of central views.
+// For a backward pass.
 template <typename Policy>
-struct CentralPullPath : CentralPath<Policy> {
+struct CentralPullPath : CentralPath<Policy, PullQueue> {
   using Sphere = typename Policy::Central;
-  using Meeting = float;
 
-  Bounds bounds;  // of gradients
+  Bounds bounds;          // of gradients
+  const float* features;  // of more channels than wait
 
   __device__ void Wait(int at, const SphereRecord& s, int rank,
                        const float (&staged)[kStagedChannels], int) const {
     const Beam& beam = this->view.beam;
-    Put(this->queue, at, this->policy.Aim({s.x, s.y, s.z, s.distance, s.r, s.opacity}, beam));
     const Grids grids = bounds.For(s.r, s.opacity, beam.e1 * s.distance);
-    this->queue->part[4][at] = {s.distance > 0.0f ? 1.0f / s.distance : 0.0f,
-                                s.r > 0.0f ? 1.0f / s.r : 0.0f, grids.geometry, grids.opacity};
-    this->WaitRest(at, s, rank, staged);
+    this->queue->more[at] = {s.distance > 0.0f ? 1.0f / s.distance : 0.0f,
+                             s.r > 0.0f ? 1.0f / s.r : 0.0f, grids.geometry, grids.opacity};
+    this->WaitSphere(at, s, rank, staged,
+                     this->policy.Aim({s.x, s.y, s.z, s.distance, s.r, s.opacity}, beam));
   }
   __device__ Grids GridsOf(const Sphere&, int at) const {
-    return {this->queue->part[4][at].z, this->queue->part[4][at].w};
+    return {this->queue->more[at].z, this->queue->more[at].w};
   }
   template <typename Hit, typename Pixel>
-  __device__ SphereCotangent Pull(Meeting s, const Sphere& sphere, int at, const Hit& hit,
+  __device__ SphereCotangent Pull(float s, const Sphere& sphere, int at, const Hit& hit,
                                   const Ray<float>& ray, const Pixel& pixel, float value,
                                   float d_depth, float* share) const {
-    const CentralInverse inverse = {this->queue->part[4][at].x, this->queue->part[4][at].y};
+    const CentralInverse inverse = {this->queue->more[at].x, this->queue->more[at].y};
     const CentralCotangent<float> d =
         PullCentral(this->policy, s, sphere, inverse, hit, pixel, value, d_depth, share);
     // c = o + d v with |v| = 1 and s = |v - n|^2: d_v lies across v, d_n across n (StoreRays).
@@ -231,14 +219,15 @@ struct ChordSphere {
 
 // Any other view.
 template <typename Policy>
-struct GeneralPath : QueuePath {
+struct GeneralPath : QueuePath<WarpQueue> {
   using Sphere = ChordSphere;
   using Meeting = Chord<float>;
 
   const BlendCall& call;
   const ViewState& view;
   const Policy& policy;
-  Bounds bounds;  // of gradients
+  Bounds bounds;          // of gradients
+  const float* features;  // of more channels than wait
 
   __device__ bool Passes(const Bound& bound, const SphereRecord& s) const {
     if (view.mode == kParallel) return Touches(bound.box, BallOf(view, s));

@@ -1,3 +1,6 @@
+#include <cuda_fp16.h>
+
+#include <cub/block/block_radix_sort.cuh>
 #include <cub/device/device_radix_sort.cuh>
 
 #include "cuda/prepare.cuh"
@@ -82,7 +85,7 @@ struct RayOf {
 };
 
 __device__ __forceinline__ RayOf LoadRay(const BlendCall& call, int pair, int y, int x) {
-  const int problem = pair / call.views, view = pair % call.views;
+  const int problem = ProblemOf(call, pair), view = ViewOf(call, pair);
   const std::int64_t at = 3 * ((std::int64_t{view} * call.height + y) * call.width + x);
   const float* o = DataOf(call.batch, call.origins, problem) + at;
   const float* n = DataOf(call.batch, call.directions, problem) + at;
@@ -201,11 +204,12 @@ template <typename Tile>
 __global__ void __launch_bounds__(Tile::kRays) BoundTiles(BlendCall call, Prepared p) {
   constexpr int kWarps = Tile::kRays / 32, kAcross = Tile::kWidth / Tile::kWarpWidth;
   __shared__ float values[kWarps][kSpanValues];
-  const int pair = blockIdx.y, tile = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int x = tile % p.coarse.tiles_x * Tile::kWidth + warp % kAcross * Tile::kWarpWidth +
-                lane % Tile::kWarpWidth;
-  const int y = tile / p.coarse.tiles_x * Tile::kHeight + warp / kAcross * Tile::kWarpHeight +
-                lane / Tile::kWarpWidth;
+  const int pair = blockIdx.z, tile = blockIdx.y * p.coarse.tiles_x + blockIdx.x;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int x =
+      blockIdx.x * Tile::kWidth + warp % kAcross * Tile::kWarpWidth + lane % Tile::kWarpWidth;
+  const int y =
+      blockIdx.y * Tile::kHeight + warp / kAcross * Tile::kWarpHeight + lane / Tile::kWarpWidth;
   RayOf ray = {};
   if (x < call.width && y < call.height) ray = LoadRay(call, pair, y, x);
   const PairData data = p.Of(call, pair);
@@ -315,7 +319,7 @@ __global__ void __launch_bounds__(256) BoundViews(BlendCall call, Prepared p) {
   __shared__ Bundle bundles[32];
   __shared__ int shared_mode, shared_measure;
   const Coarse& c = p.coarse;
-  const int pair = blockIdx.x, problem = pair / call.views, view = pair % call.views;
+  const int pair = blockIdx.x, problem = ProblemOf(call, pair), view = ViewOf(call, pair);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
   const std::int64_t cells_at = std::int64_t{pair} * c.cells();
   ViewState& stored = p.Of(call, pair).view();
@@ -424,6 +428,65 @@ __global__ void __launch_bounds__(256) BoundViews(BlendCall call, Prepared p) {
     stored.crossed = all_crossed && widths[0] <= 2.0f * whole[0] && widths[1] <= 2.0f * whole[1];
 }
 
+// Few spheres are sorted by one block for each view: a pass over memory costs more than their keys.
+constexpr int kSortThreads = 1024, kSortItems = 12;
+__host__ __device__ constexpr bool SortsByBlock(int spheres) {
+  return spheres <= kSortThreads * kSortItems;
+}
+
+template <int kItems>
+struct BlockSort {
+  using Sorter = cub::BlockRadixSort<std::uint32_t, kSortThreads, kItems, std::int32_t>;
+  static constexpr int kBytes = sizeof(typename Sorter::TempStorage);
+};
+
+template <int kItems>
+__global__ void __launch_bounds__(kSortThreads) SortViews(BlendCall call, Prepared p) {
+  using Sorter = typename BlockSort<kItems>::Sorter;
+  extern __shared__ float4 sort_memory[];
+  __shared__ unsigned lowest, highest;
+  auto& storage = *reinterpret_cast<typename Sorter::TempStorage*>(sort_memory);
+  const std::int64_t base = std::int64_t{static_cast<int>(blockIdx.x)} * call.spheres;
+  const std::uint32_t* in = reinterpret_cast<const std::uint32_t*>(p.keys[0]) + base;
+  std::uint32_t keys[kItems];
+  std::int32_t order[kItems];
+  // Stable, so that ties keep the order of their indices.
+#pragma unroll
+  for (int k = 0; k < kItems; ++k) {
+    order[k] = threadIdx.x * kItems + k;
+    keys[k] = order[k] < call.spheres ? in[order[k]] : kHiddenKey;
+  }
+  // Only as many bits are sorted as keys that count differ in.
+  if (threadIdx.x == 0) lowest = kHiddenKey, highest = 0;
+  __syncthreads();
+  unsigned low = kHiddenKey, high = 0;
+#pragma unroll
+  for (int k = 0; k < kItems; ++k)
+    if (keys[k] != kHiddenKey) low = min(low, keys[k]), high = max(high, keys[k]);
+  for (int d = 16; d > 0; d /= 2) {
+    low = min(low, __shfl_xor_sync(~0u, low, d));
+    high = max(high, __shfl_xor_sync(~0u, high, d));
+  }
+  if (threadIdx.x % 32 == 0 && low <= high) atomicMin(&lowest, low), atomicMax(&highest, high);
+  __syncthreads();
+  const unsigned hidden = lowest <= highest ? highest - lowest + 1 : 0;
+#pragma unroll
+  for (int k = 0; k < kItems; ++k) keys[k] = keys[k] == kHiddenKey ? hidden : keys[k] - lowest;
+  Sorter(storage).SortBlockedToStriped(keys, order, 0, max(32 - __clz(hidden), 1));
+#pragma unroll
+  for (int k = 0; k < kItems; ++k) {
+    const int rank = k * kSortThreads + threadIdx.x;
+    if (rank < call.spheres) p.order[1][base + rank] = order[k];
+  }
+}
+
+template <int kItems>
+void SortByBlock(const BlendCall& call, const Prepared& p, cudaStream_t stream) {
+  constexpr int kBytes = BlockSort<kItems>::kBytes;
+  cudaFuncSetAttribute(SortViews<kItems>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  SortViews<kItems><<<call.pairs, kSortThreads, kBytes, stream>>>(call, p);
+}
+
 __device__ std::uint32_t Sortable(float x) {
   const std::uint32_t bits = __float_as_uint(x);
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
@@ -479,11 +542,11 @@ __global__ void __launch_bounds__(kKeyThreads, 3) MakeKeys(BlendCall call, Prepa
   SphereRecord record;
   float below = 0;
   const bool has = i < call.spheres;
-  const bool visible = has && See(call, view, pair / call.views, i, &record, &below);
+  const bool visible = has && See(call, view, ProblemOf(call, pair), i, &record, &below);
   if (has) {
     const std::int64_t at = std::int64_t{pair} * call.spheres + i;
     const std::uint32_t key = visible ? Sortable(record.distance - record.r) : kHiddenKey;
-    if (call.pairs == 1)
+    if (SortsByBlock(call.spheres) || call.pairs == 1)
       reinterpret_cast<std::uint32_t*>(p.keys[0])[at] = key;
     else
       p.keys[0][at] = static_cast<std::uint64_t>(pair) << 32 | key;
@@ -591,13 +654,14 @@ __global__ void __launch_bounds__(kChunk, 2) Count(BlendCall call, Prepared p) {
   const ViewState& view = data.view();
   Interval* lines = reinterpret_cast<Interval*>(counts + (c.cells() + 1) / 2 * 2);
   if (chunk * kChunk >= view.visible) return;
+  const std::int64_t base = std::int64_t{pair} * call.spheres;
+  const int rank = chunk * kChunk + threadIdx.x;
+  SphereRecord s = {};
+  if (rank < view.visible) s = p.unsorted[base + p.order[1][base + rank]];
   LoadLines(p, pair, view.crossed, lines);
   for (int cell = threadIdx.x; cell < c.cells(); cell += blockDim.x) counts[cell] = 0;
   __syncthreads();
-  const int rank = chunk * kChunk + threadIdx.x;
   if (rank < view.visible) {
-    const std::int64_t base = std::int64_t{pair} * call.spheres;
-    const SphereRecord s = p.unsorted[base + p.order[1][base + rank]];
     data.records()[rank] = s;
     const Ball ball = BallOf(view, s);
     const Interval across = Along(view.measure, ball, 0), down = Along(view.measure, ball, 1);
@@ -620,20 +684,24 @@ __global__ void __launch_bounds__(kChunk, 2) Count(BlendCall call, Prepared p) {
     out[std::int64_t{cell} * p.chunks] = counts[cell];
 }
 
-constexpr int kStaged = 8192;  // entries of a chunk's parts that are ordered in shared memory
+// Entries of a chunk's parts that are ordered in shared memory, eight at a time: each part is
+// filled up to a multiple of that.
+constexpr int kStaged = 8192, kEight = 8;
 constexpr int kMaxCells = kMaxAxis * kMaxAxis;
+constexpr std::uint16_t kNoCell = 0xffff;
 
-struct FillShared {
+struct __align__(16) FillShared {
   std::int64_t begins[kMaxCells];  // of this chunk's part of a list, in the pool; -1: no list
   int offsets[kMaxCells + 1];      // the same among the staged entries
   int cursors[kMaxCells];
   int warps[kChunk / 32];
   TileRange ranges[kChunk];
   Interval lines[2 * kMaxAxis];
-  union {
+  union __align__(16) {
     std::uint32_t words[kBandCells * (kChunk / 32)];
     struct {
-      std::uint16_t spheres[kStaged], cells[kStaged];
+      __half spheres[kStaged];  // exact: below kChunk
+      std::uint16_t cells[kStaged];
     } staged;
   };
 };
@@ -682,7 +750,7 @@ __global__ void __launch_bounds__(kChunk, 2) Fill(BlendCall call, Prepared p) {
   } else {
     LoadLines(p, pair, false, shared.lines);
   }
-  int length = 0;
+  int length = 0;  // of the part of the thread's cell
   if (static_cast<int>(threadIdx.x) < cells) {
     const CellList list = data.lists()[threadIdx.x];
     const std::int32_t* begins =
@@ -691,17 +759,21 @@ __global__ void __launch_bounds__(kChunk, 2) Fill(BlendCall call, Prepared p) {
     if (list.offset >= 0) length = (last ? list.count : begins[1]) - begins[0];
     shared.begins[threadIdx.x] = list.offset < 0 ? -1 : list.offset + begins[0];
   }
-  int sum = WarpScan(length);
+  const int room = (length + kEight - 1) / kEight * kEight;
+  int sum = WarpScan(room);
   if (lane == 31) shared.warps[warp] = sum;
   __syncthreads();
-  int total = 0;
-  for (int w = 0; w < kChunk / 32; ++w) {
-    if (w == warp) sum += total;
-    total += shared.warps[w];
-  }
+  static_assert(kChunk == 32 * 32);
+  const int of_warp = shared.warps[lane], up_to_warp = WarpScan(of_warp);
+  const int total = __shfl_sync(~0u, up_to_warp, 31);
+  const int offset = sum - room + __shfl_sync(~0u, up_to_warp - of_warp, warp);
   if (static_cast<int>(threadIdx.x) < cells) {
-    shared.offsets[threadIdx.x] = shared.cursors[threadIdx.x] = sum - length;
-    if (static_cast<int>(threadIdx.x) == cells - 1) shared.offsets[cells] = sum;
+    shared.offsets[threadIdx.x] = shared.cursors[threadIdx.x] = offset;
+    if (static_cast<int>(threadIdx.x) == cells - 1) shared.offsets[cells] = total;
+    if (total <= kStaged)
+      for (int i = length; i < room; ++i)
+        shared.staged.spheres[offset + i] = __int2half_rn(kChunk),
+                                       shared.staged.cells[offset + i] = kNoCell;
   }
   if (!crossed && rank < view.visible) {
     ball = BallOf(view, data.records()[rank]);
@@ -715,7 +787,7 @@ __global__ void __launch_bounds__(kChunk, 2) Fill(BlendCall call, Prepared p) {
     const auto stage = [&](int cell) {
       if (shared.begins[cell] < 0) return;
       const int at = atomicAdd(&shared.cursors[cell], 1);
-      shared.staged.spheres[at] = static_cast<std::uint16_t>(threadIdx.x);
+      shared.staged.spheres[at] = __int2half_rn(threadIdx.x);
       shared.staged.cells[at] = static_cast<std::uint16_t>(cell);
     };
     if (crossed)
@@ -724,12 +796,21 @@ __global__ void __launch_bounds__(kChunk, 2) Fill(BlendCall call, Prepared p) {
       ForCells(c, boxes, ball, columns, rows, stage);
     __syncthreads();
     for (int i = threadIdx.x; i < total; i += kChunk) {
-      const int cell = shared.staged.cells[i], sphere = shared.staged.spheres[i];
-      int before = 0;
-      for (int k = shared.offsets[cell]; k < shared.offsets[cell + 1]; ++k)
-        before += shared.staged.spheres[k] < sphere;
-      data.pool()[shared.begins[cell] + before] =
-          CandidateOf(c, crossed, chunk, sphere, cell, shared.ranges);
+      const int cell = shared.staged.cells[i];
+      if (cell == kNoCell) continue;
+      const __half sphere = shared.staged.spheres[i];
+      const __half2 both = __half2half2(sphere);
+      __half2 before = __half2half2(__int2half_rn(0));
+      for (int k = shared.offsets[cell]; k < shared.offsets[cell + 1]; k += kEight) {
+        const float4 eight = *reinterpret_cast<const float4*>(&shared.staged.spheres[k]);
+        __half2 pairs[4];
+        memcpy(pairs, &eight, sizeof(eight));
+#pragma unroll
+        for (int j = 0; j < 4; ++j) before = __hadd2(before, __hlt2(pairs[j], both));
+      }
+      const int place = __half2int_rn(__low2half(before)) + __half2int_rn(__high2half(before));
+      data.pool()[shared.begins[cell] + place] =
+          CandidateOf(c, crossed, chunk, __half2int_rn(sphere), cell, shared.ranges);
     }
     return;
   }
@@ -849,7 +930,7 @@ const char* Prepare(const BlendCall& call, cudaStream_t stream, Prepared* out) {
   const Coarse& coarse = p.coarse;
   const unsigned pairs = call.pairs;
   MakeFrames<<<pairs, 32, 0, stream>>>(call, p);
-  const dim3 tiles(coarse.tiles(), pairs);
+  const dim3 tiles = coarse.grid(pairs);
   if (coarse.tile_width == SmallTile::kWidth)
     BoundTiles<SmallTile><<<tiles, SmallTile::kRays, 0, stream>>>(call, p);
   else
@@ -859,12 +940,19 @@ const char* Prepare(const BlendCall& call, cudaStream_t stream, Prepared* out) {
   if (call.spheres > 0) {
     const unsigned blocks = (call.spheres + kKeyThreads - 1) / kKeyThreads;
     MakeKeys<<<dim3(blocks, pairs), kKeyThreads, 0, stream>>>(call, p);
-    int bits = 32;
-    while ((std::int64_t{1} << (bits - 32)) < call.pairs) ++bits;
-    const std::int64_t items = std::int64_t{call.pairs} * call.spheres;
-    const char* error = call.pairs == 1 ? Sort<std::uint32_t>(&p, items, 32, stream)
-                                        : Sort<std::uint64_t>(&p, items, bits, stream);
-    if (error != nullptr) return error;
+    if (SortsByBlock(call.spheres)) {
+      if (call.spheres <= kSortThreads * 4)
+        SortByBlock<4>(call, p, stream);
+      else
+        SortByBlock<kSortItems>(call, p, stream);
+    } else {
+      int bits = 32;
+      while ((std::int64_t{1} << (bits - 32)) < call.pairs) ++bits;
+      const std::int64_t items = std::int64_t{call.pairs} * call.spheres;
+      const char* error = call.pairs == 1 ? Sort<std::uint32_t>(&p, items, 32, stream)
+                                          : Sort<std::uint64_t>(&p, items, bits, stream);
+      if (error != nullptr) return error;
+    }
     const std::size_t lines = sizeof(Interval) * coarse.lines();
     const std::size_t counts = sizeof(int) * ((coarse.cells() + 1) / 2 * 2) + lines;
     Count<<<dim3(p.chunks, pairs), kChunk, counts, stream>>>(call, p);

@@ -155,17 +155,32 @@ struct Coarse {
     c.over_cells = 1.0f / (c.cells_x > 0 ? c.cells_x : 1);
     return c;
   }
+  // A block for each tile of each pair.
+  dim3 grid(int pairs) const { return dim3(tiles_x, tiles_y, pairs); }
   __host__ __device__ int tiles() const { return tiles_x * tiles_y; }
   __host__ __device__ int cells() const { return cells_x * cells_y; }
   __host__ __device__ int lines() const { return tiles_x + tiles_y; }
   __host__ __device__ int warps() const { return tile_width * tile_height / 32; }
-  // Bits of a Candidate that stand for the tile.
-  __host__ __device__ unsigned BitsOf(int tile) const {
-    const int x = tile % tiles_x % side_x >> shift_x, y = tile / tiles_x % side_y >> shift_y;
-    return 1u << x | 1u << (16 + y);
+  // line / side, given 1 / side; exact, as both are small.
+  __device__ __forceinline__ int Quotient(int line, float over_side) const {
+    return static_cast<int>((static_cast<float>(line) + 0.5f) * over_side);
   }
-  __host__ __device__ int CellOf(int tile) const {
-    return (tile / tiles_x / side_y) * cells_x + tile % tiles_x / side_x;
+};
+
+// The tile that a block blends.
+struct Place {
+  int x, y;       // in tiles
+  int index;      // of all tiles
+  int cell;       // of coarse cells
+  unsigned bits;  // of a Candidate that stand for it
+
+  // Of a grid of tiles_x by tiles_y blocks.
+  static __device__ __forceinline__ Place Of(const Coarse& c) {
+    const int x = blockIdx.x, y = blockIdx.y;
+    const int cell_x = c.Quotient(x, c.over_x), cell_y = c.Quotient(y, c.over_y);
+    return {x, y, y * c.tiles_x + x, cell_y * c.cells_x + cell_x,
+            1u << (x - cell_x * c.side_x >> c.shift_x) |
+                1u << (16 + (y - cell_y * c.side_y >> c.shift_y))};
   }
 };
 
@@ -187,6 +202,14 @@ template <typename T>
 __device__ __forceinline__ T* DataOf(const Batch& batch, const Batched<T>& array,
                                      unsigned problem) {
   return array.data + OffsetOf(batch, array, problem);
+}
+
+// A pair is a view of a problem. The common cases need no division.
+__device__ __forceinline__ int ProblemOf(const BlendCall& call, int pair) {
+  return call.views == 1 ? pair : call.problems == 1 ? 0 : pair / call.views;
+}
+__device__ __forceinline__ int ViewOf(const BlendCall& call, int pair) {
+  return call.views == 1 ? 0 : call.problems == 1 ? pair : pair % call.views;
 }
 
 // Where the parts of one view's kept bytes begin.
@@ -241,7 +264,7 @@ struct Prepared {
   std::size_t sort_bytes;
 
   __device__ __forceinline__ PairData Of(const BlendCall& call, int pair) const {
-    return {DataOf(call.batch, kept, pair / call.views) + pair % call.views * at.bytes, at};
+    return {DataOf(call.batch, kept, ProblemOf(call, pair)) + ViewOf(call, pair) * at.bytes, at};
   }
 };
 

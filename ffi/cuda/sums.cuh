@@ -16,7 +16,7 @@ namespace jaxrec {
 
 // Few channels live in registers; many are a loop over local memory.
 template <int kChannels>
-constexpr int kUnrollOf = kChannels <= 19 ? kChannels : 1;
+constexpr int kUnrollOf = kChannels <= 35 ? kChannels : 1;
 
 constexpr int kSphereTerms = 5;  // x, y, z, radius, opacity; then the features
 
@@ -109,7 +109,7 @@ constexpr int kTermsOf = (kSphereTerms + kChannels + 7) / 8 * 8;
 template <int kTerms, typename Add>
 __device__ __forceinline__ void ForWarpSums(const float (&v)[kTerms], Add add) {
   const int lane = threadIdx.x % 32, own = Reduced(lane);
-#pragma unroll(kTerms <= 24 ? kTerms / 8 : 1)
+#pragma unroll(kTerms <= 40 ? kTerms / 8 : 1)
   for (int begin = 0; begin < kTerms; begin += 8) {
     float eight[8];
 #pragma unroll
@@ -145,25 +145,27 @@ struct Pixel {
   std::int64_t index;
 };
 
-__device__ __forceinline__ float FieldAt(const BlendCall& call, const PixelField& field, int pair,
-                                         const Pixel& p, int c) {
-  const int problem = pair / call.views, view = pair % call.views;
-  return DataOf(call.batch, field.base,
-                problem)[view * field.v + p.y * field.y + p.x * field.x + c * field.c];
+// The first channel of a pixel; the next one is field.c further.
+__device__ __forceinline__ const float* FieldOf(const BlendCall& call, const PixelField& field,
+                                                int pair, const Pixel& p) {
+  return DataOf(call.batch, field.base, ProblemOf(call, pair)) + ViewOf(call, pair) * field.v +
+         p.y * field.y + p.x * field.x;
 }
 
 template <int kChannels>
 __device__ __forceinline__ void LoadUpstream(const BlendCall& call, int pair, const Pixel& p,
                                              bool ordered, Upstream<kChannels>* up) {
-  const int problem = pair / call.views;
-  const std::int64_t at = std::int64_t{pair % call.views} * call.height * call.width + p.index;
+  const int problem = ProblemOf(call, pair);
+  const std::int64_t at = std::int64_t{ViewOf(call, pair)} * call.height * call.width + p.index;
+  const float* d_features = FieldOf(call, call.d_features, pair, p);
 #pragma unroll(kUnrollOf<kChannels>)
   for (int c = 0; c < kChannels; ++c)
-    if (c < call.channels) up->d_features[c] = FieldAt(call, call.d_features, pair, p, c);
-  up->d_depth = FieldAt(call, call.d_depth, pair, p, 0);
-  up->d_alpha = FieldAt(call, call.d_alpha, pair, p, 0);
-  up->level = FieldAt(call, call.level, pair, p, ordered ? 1 : 0);
-  if (ordered) up->behind = FieldAt(call, call.level, pair, p, 0);
+    if (c < call.channels) up->d_features[c] = d_features[c * call.d_features.c];
+  up->d_depth = *FieldOf(call, call.d_depth, pair, p);
+  up->d_alpha = *FieldOf(call, call.d_alpha, pair, p);
+  const float* level = FieldOf(call, call.level, pair, p);
+  up->level = level[ordered ? call.level.c : 0];
+  if (ordered) up->behind = level[0];
   const float* normalizer = DataOf(call.batch, call.saved_normalizer, problem) + 2 * at;
   up->first = normalizer[0], up->second = normalizer[1];
   up->last = DataOf(call.batch, call.saved_last, problem)[at];
@@ -188,18 +190,18 @@ __device__ __forceinline__ SphereCotangent Spread(const ChordCotangent<float>& d
           d.opacity};
 }
 
-// Those of the sphere go to v, those of the ray are added up.
+// Those of the sphere are added to v, those of the ray to its own.
 template <int kChannels, int kTerms>
 __device__ __forceinline__ void Collect(const SphereCotangent& d, float share,
                                         Upstream<kChannels>* up, float (&v)[kTerms]) {
 #pragma unroll
   for (int k = 0; k < 3; ++k) {
-    v[k] = d.center[k];
+    v[k] += d.center[k];
     up->push[k] -= d.center[k], up->turn[k] += d.direction[k];
   }
-  v[3] = d.radius, v[4] = d.opacity;
+  v[3] += d.radius, v[4] += d.opacity;
 #pragma unroll(kUnrollOf<kChannels>)
-  for (int c = 0; c < kChannels; ++c) v[kSphereTerms + c] = share * up->d_features[c];
+  for (int c = 0; c < kChannels; ++c) v[kSphereTerms + c] += share * up->d_features[c];
 }
 
 template <int kChannels>

@@ -21,10 +21,11 @@ constexpr int kBlocksOf = (kChannels <= 3 && kTracked == 0   ? 1024
                                                              : 256) /
                           Tile::kRays;
 
-constexpr int kQueue = 256;         // spheres that wait at a time; also the threads of a block
-constexpr int kScan = 4;            // candidates that a thread looks at, at a time
+constexpr int kQueue = 256;         // spheres that wait at a time
+constexpr int kStep = 1024;         // candidates that a block looks at, at a time
 constexpr int kStagedChannels = 3;  // channels that wait beside their sphere
-static_assert(SmallTile::kRays == kQueue && RowTile::kRays == kQueue);
+constexpr int kTileWarps = 8;       // of 32 rays
+static_assert(SmallTile::kRays == 32 * kTileWarps && RowTile::kRays == 32 * kTileWarps);
 
 // The bounds of the tile and of each warp.
 union Bound {
@@ -34,32 +35,22 @@ union Bound {
 };
 struct TileBounds {
   ViewState view;
-  Bound tile, warps[kQueue / 32];
+  Bound tile, warps[kTileWarps];
   // Ranks of spheres that passed and have not been fetched.
-  int ranks[kQueue * (kScan + 1)];
-  int passed[kScan * kQueue / 32];
+  int ranks[kQueue + kStep];
+  int passed[32];
 };
 
-// Spheres that wait for the whole warp to draw them one after another: as the kinds want them
-// (parts 0 to 2) and their first channels and ranks (part 3). Part 4 is for a backward
-// pass.
+// Spheres that wait to be drawn: as the kinds want them (parts 0 to 2), their first channels and
+// ranks (part 3), and where a warp may hit them (`ball`, of central views).
 struct WarpQueue {
-  float4 part[5][kQueue];
+  float4 part[4][kQueue];
+  float4 ball[kQueue];
   int id[kQueue];
 };
-
-// Spheres that wait for the block (a SphereRecord, channels and rank), and those that wait for each
-// warp while its rays pick those that they hit: a field at a time, so that lanes which read
-// different spheres meet in different banks.
-constexpr int kFields = 17;
-struct LaneQueue {
-  float4 geometry[32];  // x, y, z and the largest s of a hit
-  float field[kFields][32];
-};
-struct LaneQueues {
-  float4 geometry[kQueue], rest[kQueue], color[kQueue];
-  float bound[kQueue];
-  LaneQueue warps[kQueue / 32];
+// The same for a backward pass: 1 / d and 1 / r, and the grids of the sphere's terms.
+struct PullQueue : WarpQueue {
+  float4 more[kQueue];
 };
 
 // The same value, of which the compiler knows nothing: what is computed from it again is not held
@@ -69,33 +60,40 @@ __device__ __forceinline__ int Again(int x) {
   return x;
 }
 
-// The pixel of a thread, and whether the image has it.
-template <typename Tile>
-__device__ __forceinline__ bool PixelOf(const BlendCall& call, const Coarse& coarse, int tile,
-                                        Pixel* pixel) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+// Which of the tile's warps of rays is the `k`th of the calling warp, if each takes kEach of them,
+// one below the other.
+template <typename Tile, int kEach>
+__device__ __forceinline__ int WarpOf(int k) {
   constexpr int kAcross = Tile::kWidth / Tile::kWarpWidth;
-  pixel->x = tile % coarse.tiles_x * Tile::kWidth + warp % kAcross * Tile::kWarpWidth +
-             lane % Tile::kWarpWidth;
-  pixel->y = tile / coarse.tiles_x * Tile::kHeight + warp / kAcross * Tile::kWarpHeight +
-             lane / Tile::kWarpWidth;
+  const int warp = threadIdx.x / 32;
+  return kEach == 1 ? warp : (warp / kAcross * kEach + k) * kAcross + warp % kAcross;
+}
+
+// The pixel of a lane in a warp of the block's rays, and whether the image has it.
+template <typename Tile>
+__device__ __forceinline__ bool PixelOf(const BlendCall& call, int warp, Pixel* pixel) {
+  const int lane = threadIdx.x % 32;
+  constexpr int kAcross = Tile::kWidth / Tile::kWarpWidth;
+  pixel->x =
+      blockIdx.x * Tile::kWidth + warp % kAcross * Tile::kWarpWidth + lane % Tile::kWarpWidth;
+  pixel->y =
+      blockIdx.y * Tile::kHeight + warp / kAcross * Tile::kWarpHeight + lane / Tile::kWarpWidth;
   pixel->index = std::int64_t{pixel->y} * call.width + pixel->x;
   return pixel->x < call.width && pixel->y < call.height;
 }
 
-struct TileView {
-  PairData data;
+// A ray of a lane; not valid: it wants nothing.
+struct LaneRay {
   Ray<float> ray;
   bool valid;
 };
 
 template <typename Tile>
-__device__ __forceinline__ TileView OpenTile(const BlendCall& call, const Prepared& p, int tile,
-                                             int pair) {
-  TileView t = {p.Of(call, pair), {0, 0, 0, 0, 0, 0}, false};
-  const int problem = pair / call.views, view = pair % call.views;
+__device__ __forceinline__ LaneRay RayOf(const BlendCall& call, int pair, int warp) {
+  LaneRay t = {{0, 0, 0, 0, 0, 0}, false};
+  const int problem = ProblemOf(call, pair), view = ViewOf(call, pair);
   Pixel pixel;
-  if (PixelOf<Tile>(call, p.coarse, tile, &pixel)) {
+  if (PixelOf<Tile>(call, warp, &pixel)) {
     const std::int64_t at = 3 * (std::int64_t{view} * call.height * call.width + pixel.index);
     const float* o = DataOf(call.batch, call.origins, problem) + at;
     const float* n = DataOf(call.batch, call.directions, problem) + at;
@@ -108,20 +106,42 @@ __device__ __forceinline__ TileView OpenTile(const BlendCall& call, const Prepar
   return t;
 }
 
-// The bounds that a walk needs, for the block and for each warp.
-__device__ __forceinline__ void LoadBounds(const TileView& t, int tile, TileBounds* bounds) {
-  constexpr int kWarps = kQueue / 32, kWords = sizeof(ViewState) / 4;
-  const ViewState& view = t.data.view();
-  static_assert(kWords <= kQueue - 32);
-  const int word = static_cast<int>(threadIdx.x) - 32;
-  if (word >= 0 && word < kWords)
+__device__ __forceinline__ Bundle Union(const Bundle& a, const Bundle& b) {
+  Bundle all;
+  for (int k = 0; k < 3; ++k) {
+    all.direction[k] = {fminf(a.direction[k].low, b.direction[k].low),
+                        fmaxf(a.direction[k].high, b.direction[k].high)};
+    all.origin[k] = {fminf(a.origin[k].low, b.origin[k].low),
+                     fmaxf(a.origin[k].high, b.origin[k].high)};
+  }
+  return all;
+}
+
+// The bounds that a walk needs, for the block and for each of its warps, which takes kEach warps
+// of the tile's rays.
+template <typename Tile, int kEach>
+__device__ __forceinline__ void LoadBounds(const PairData& data, int tile, TileBounds* bounds) {
+  constexpr int kWarps = kTileWarps / kEach, kWords = sizeof(ViewState) / 4;
+  constexpr int kAcross = Tile::kWidth / Tile::kWarpWidth;
+  const ViewState& view = data.view();
+  static_assert(kWords <= 32 * kWarps);
+  const int word = threadIdx.x;
+  if (word < kWords)
     reinterpret_cast<unsigned*>(&bounds->view)[word] =
         reinterpret_cast<const unsigned*>(&view)[word];
-  if (threadIdx.x > kWarps) return;
-  const bool whole = threadIdx.x == kWarps;
-  const Bundle& bundle =
-      whole ? t.data.tiles()[tile] : t.data.warps()[std::int64_t{tile} * kWarps + threadIdx.x];
-  Bound& bound = whole ? bounds->tile : bounds->warps[threadIdx.x];
+  const int warp = static_cast<int>(threadIdx.x) - (32 * kWarps - 32);  // lanes of the last warp
+  if (warp < 0 || warp > kWarps) return;
+  const bool whole = warp == kWarps;
+  Bundle bundle;
+  if (whole) {
+    bundle = data.tiles()[tile];
+  } else {
+    const Bundle* warps = data.warps() + std::int64_t{tile} * kTileWarps;
+    const int first = kEach == 1 ? warp : warp / kAcross * kEach * kAcross + warp % kAcross;
+    bundle = warps[first];
+    for (int k = 1; k < kEach; ++k) bundle = Union(bundle, warps[first + k * kAcross]);
+  }
+  Bound& bound = whole ? bounds->tile : bounds->warps[warp];
   if (view.mode == kGeneral)
     bound.cone = ConeOf(view.frame, bundle);
   else
@@ -136,16 +156,17 @@ __device__ __forceinline__ void LoadBounds(const TileView& t, int tile, TileBoun
 // First candidates are looked at, a few by each thread: their bits say whether they touch the tile,
 // or, where a list has none, their bounds. Ranks of those that pass line up; then each thread
 // fetches one sphere.
-template <typename Path, typename Take>
-__device__ __forceinline__ void WalkTile(const BlendCall& call, const Prepared& p, int tile,
-                                         int pair, const TileView& t, TileBounds* bounds,
-                                         const Path& path, Take take) {
-  constexpr int kWarps = kQueue / 32, kStep = kScan * kQueue;
-  const CellList list = t.data.lists()[p.coarse.CellOf(tile)];
-  const Candidate* candidates = t.data.pool() + list.offset;
-  const SphereRecord* records = t.data.records();
+template <int kThreads, typename Path, typename Take>
+__device__ __forceinline__ void WalkTile(const BlendCall& call, const Prepared& p, int pair,
+                                         const PairData& data, TileBounds* bounds, const Path& path,
+                                         Take take) {
+  constexpr int kWarps = kThreads / 32, kScan = kStep / kThreads;
+  const Place place = Place::Of(p.coarse);
+  const CellList list = data.lists()[place.cell];
+  const Candidate* candidates = data.pool() + list.offset;
+  const SphereRecord* records = data.records();
   const bool listed = list.offset >= 0, told = listed && bounds->view.crossed;
-  const unsigned bits = p.coarse.BitsOf(tile);
+  const unsigned bits = place.bits;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   bool open = true;
   int lined = 0;  // ranks that wait to be fetched
@@ -154,7 +175,7 @@ __device__ __forceinline__ void WalkTile(const BlendCall& call, const Prepared& 
     unsigned votes[kScan];
 #pragma unroll
     for (int k = 0; k < kScan; ++k) {
-      const int i = start + k * kQueue + threadIdx.x;
+      const int i = start + k * kThreads + threadIdx.x;
       Candidate candidate = {i, 0};
       if (i < list.count && listed) candidate = candidates[i];
       ranks[k] = candidate.rank;
@@ -162,7 +183,7 @@ __device__ __forceinline__ void WalkTile(const BlendCall& call, const Prepared& 
     }
 #pragma unroll
     for (int k = 0; k < kScan; ++k) {
-      const int i = start + k * kQueue + threadIdx.x;
+      const int i = start + k * kThreads + threadIdx.x;
       const bool passes = i < list.count && (told ? (votes[k] & bits) == bits
                                                   : path.Passes(bounds->tile, records[ranks[k]]));
       votes[k] = __ballot_sync(~0u, passes);
@@ -184,11 +205,12 @@ __device__ __forceinline__ void WalkTile(const BlendCall& call, const Prepared& 
     __syncthreads();
     int head = 0;
     while (lined - head >= kQueue || (last && head < lined)) {
-      const int waiting = min(kQueue, lined - head), at = threadIdx.x;
-      if (at < waiting) {
+      const int waiting = min(kQueue, lined - head);
+#pragma unroll 1
+      for (int at = threadIdx.x; at < waiting; at += kThreads) {
         const int rank = bounds->ranks[head + at];
         const SphereRecord s = records[rank];
-        const float* feature = DataOf(call.batch, call.features, Again(pair) / call.views) +
+        const float* feature = DataOf(call.batch, call.features, ProblemOf(call, Again(pair))) +
                                std::int64_t{s.id} * call.channels;
         float staged[kStagedChannels] = {};
 #pragma unroll
@@ -204,28 +226,46 @@ __device__ __forceinline__ void WalkTile(const BlendCall& call, const Prepared& 
     // What is left moves to the front.
     lined -= head;
     if (head > 0 && !last) {
-      const int rank =
-          static_cast<int>(threadIdx.x) < lined ? bounds->ranks[head + threadIdx.x] : 0;
+      int left[kQueue / kThreads];
+#pragma unroll
+      for (int k = 0; k < kQueue / kThreads; ++k) {
+        const int i = k * kThreads + threadIdx.x;
+        left[k] = i < lined ? bounds->ranks[head + i] : 0;
+      }
       __syncthreads();
-      if (static_cast<int>(threadIdx.x) < lined) bounds->ranks[threadIdx.x] = rank;
+#pragma unroll
+      for (int k = 0; k < kQueue / kThreads; ++k) {
+        const int i = k * kThreads + threadIdx.x;
+        if (i < lined) bounds->ranks[i] = left[k];
+      }
     }
   }
 }
 
-// Draws what waits, the whole warp a sphere at a time: of every 32, start(the first) and then
-// draw(entry) for each that may touch the warp's rays, until start says that the warp wants no
-// more. `limit` is the last rank that matters to the warp (or a large number). Answers whether the
-// warp wants more.
+template <int kValue>
+struct Constant {
+  static constexpr int value = kValue;
+};
+
+// Draws what waits, the whole warp a sphere at a time: of every 32, how = start(the first) and then
+// draw(entry, how) for each that may touch the warp's rays, until start says that the warp wants no
+// more (how < 0); how is 0 or 1, as a constant. `limit` is the last rank that matters to the warp
+// (or a large number). Answers whether the warp wants more.
 template <typename Path, typename Start, typename Draw>
 __device__ __forceinline__ bool DrawByWarp(const Path& path, const Bound& bound, int waiting,
                                            int limit, Start start, Draw draw) {
   const int lane = threadIdx.x % 32;
   for (int begin = 0; begin < waiting; begin += 32) {
-    if (path.Rank(begin) > limit || !start(begin)) return false;
+    if (path.Rank(begin) > limit) return false;
+    const auto how = start(begin);
+    if (how < 0) return false;
     const int entry = begin + lane;
     const bool mine = entry < waiting && path.Rank(entry) <= limit && path.Near(bound, entry);
-    for (unsigned bits = __ballot_sync(~0u, mine); bits != 0; bits &= bits - 1)
-      draw(begin + __ffs(bits) - 1);
+    unsigned bits = __ballot_sync(~0u, mine);
+    if (how == 0)
+      for (; bits != 0; bits &= bits - 1) draw(begin + __ffs(bits) - 1, Constant<0>());
+    else
+      for (; bits != 0; bits &= bits - 1) draw(begin + __ffs(bits) - 1, Constant<1>());
   }
   return true;
 }
