@@ -31,18 +31,19 @@ Launch ByChannels(const BlendCall& call) {
 const char* LaunchBlendVjp(const BlendCall& call, cudaStream_t stream) {
   if (SumsBytes(call.spheres, call.channels) * call.problems > call.scratch_bytes)
     return "blend: scratch of the sums is too small";
-  const Sums sums = StartSums(call, call.scratch, stream);
+  const Stream follow = Stream::Of(stream);
+  const Sums sums = StartSums(call, call.scratch, follow);
   if (call.pairs > 0 && call.height > 0 && call.width > 0) {
     if (WalksBackward(call.kind, call.gradient_hits)) {
       Prepared p;
       if (const char* error = Restore(call, &p)) return error;
       const Launch launch = call.kind == 0 ? ByChannels<Softmax>(call) : ByChannels<Alpha>(call);
-      launch.kernel<<<p.coarse.grid(call.pairs), launch.threads, 0, stream>>>(call, p, sums);
-    } else if (const char* error = LaunchNearestVjp(call, sums, stream)) {
+      follow.Launch(launch.kernel, p.coarse.grid(call.pairs), launch.threads, 0, call, p, sums);
+    } else if (const char* error = LaunchNearestVjp(call, sums, follow)) {
       return error;
     }
   }
-  SettleSums(call, sums, stream);
+  SettleSums(call, sums, follow);
   const cudaError_t status = cudaGetLastError();
   return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
 }

@@ -100,18 +100,19 @@ __device__ __forceinline__ void Pull(const BlendCall& call, const Prepared& p, i
   });
 }
 
-// Blocks that a multiprocessor should hold.
+// Blocks that a multiprocessor should hold: a few spills cost less than fewer warps.
 template <int kEach, int kChannels>
-constexpr int kBackwardBlocks = (kChannels <= 3    ? (kEach == 1 ? 3 : 2)
-                                 : kChannels <= 19 ? 2
-                                                   : 1) *
-                                kEach;
+constexpr int kBackwardBlocks = kEach == 2        ? 5
+                                : kChannels <= 3  ? 3
+                                : kChannels <= 19 ? 2
+                                                  : 1;
 
 template <typename Tile, typename Policy, int kChannels, typename Out, int kEach = 1>
 __global__ void __launch_bounds__(Tile::kRays / kEach, kBackwardBlocks<kEach, kChannels>)
     Backward(BlendCall call, Prepared p, Sums sums) {
   __shared__ TileBounds bounds;
   __shared__ PullQueue queue;
+  Follow();
   const int pair = blockIdx.z;
   const PairData data = p.Of(call, pair);
   LoadBounds<Tile, kEach>(data, Place::Of(p.coarse).index, &bounds);

@@ -223,6 +223,7 @@ template <typename Tile, typename Policy, int kChannels, int kTracked>
 __global__ void __launch_bounds__(Tile::kRays, kBlocksOf<Tile, kChannels, kTracked>)
     Forward(BlendCall call, Prepared p) {
   __shared__ ForwardShared shared;
+  Follow();
   const int pair = blockIdx.z, warp = threadIdx.x / 32;
   const PairData data = p.Of(call, pair);
   if (IsForPairs<kChannels, kTracked>(data)) return;
@@ -263,6 +264,7 @@ struct PairsShared {
 template <typename Tile, typename Policy, int kChannels>
 __global__ void __launch_bounds__(Tile::kRays / 2, 6) ForwardPairs(BlendCall call, Prepared p) {
   __shared__ PairsShared shared;
+  Follow();
   const int pair = blockIdx.z;
   const PairData data = p.Of(call, pair);
   if (!IsForPairs<kChannels, 0>(data)) return;
@@ -329,10 +331,11 @@ const char* LaunchBlend(const BlendCall& call, cudaStream_t stream) {
   if (call.tracked > 128) return "blend: nearest and gradient_hits go up to 128 on a GPU";
   const Kernels kernels = call.kind == 0 ? ByChannels<Softmax>(call) : ByChannels<Alpha>(call);
   Prepared p;
-  if (const char* error = Prepare(call, stream, &p)) return error;
+  const Stream follow = Stream::Of(stream);
+  if (const char* error = Prepare(call, follow, &p)) return error;
   const dim3 grid = p.coarse.grid(call.pairs);
-  kernels.forward<<<grid, kQueue, 0, stream>>>(call, p);
-  if (kernels.pairs != nullptr) kernels.pairs<<<grid, kQueue / 2, 0, stream>>>(call, p);
+  follow.Launch(kernels.forward, grid, kQueue, 0, call, p);
+  if (kernels.pairs != nullptr) follow.Launch(kernels.pairs, grid, kQueue / 2, 0, call, p);
   const cudaError_t status = cudaGetLastError();
   return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
 }

@@ -11,6 +11,7 @@ constexpr int kFew = 3;  // rays that share a sphere and still add their terms o
 
 template <int kChannels>
 __global__ void __launch_bounds__(kThreads) PullNearest(BlendCall call, Sums sums) {
+  Follow();
   constexpr int kTerms = kTermsOf<kChannels>;
   constexpr int kUnroll = kUnrollOf<kChannels>;
   const int pair = blockIdx.z, problem = ProblemOf(call, pair), view = ViewOf(call, pair);
@@ -105,9 +106,9 @@ Kernel Choose(int channels) {
 
 }  // namespace
 
-const char* LaunchNearestVjp(const BlendCall& call, const Sums& sums, cudaStream_t stream) {
+const char* LaunchNearestVjp(const BlendCall& call, const Sums& sums, const Stream& stream) {
   const dim3 blocks((call.width + 15) / 16, (call.height + 15) / 16, call.pairs);
-  Choose(call.channels)<<<blocks, kThreads, 0, stream>>>(call, sums);
+  stream.Launch(Choose(call.channels), blocks, kThreads, 0, call, sums);
   const cudaError_t status = cudaGetLastError();
   return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
 }

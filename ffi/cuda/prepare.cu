@@ -157,6 +157,7 @@ constexpr Interval kNothing = {INFINITY, -INFINITY};
 
 // The frames of all views: a warp for each.
 __global__ void __launch_bounds__(32) MakeFrames(BlendCall call, Prepared p) {
+  Follow();
   const Frame frame = FrameOf(call, blockIdx.x);
   if (threadIdx.x == 0) p.Of(call, blockIdx.x).view().frame = frame;
 }
@@ -210,6 +211,7 @@ __global__ void __launch_bounds__(Tile::kRays) BoundTiles(BlendCall call, Prepar
       blockIdx.x * Tile::kWidth + warp % kAcross * Tile::kWarpWidth + lane % Tile::kWarpWidth;
   const int y =
       blockIdx.y * Tile::kHeight + warp / kAcross * Tile::kWarpHeight + lane / Tile::kWarpWidth;
+  Follow();
   RayOf ray = {};
   if (x < call.width && y < call.height) ray = LoadRay(call, pair, y, x);
   const PairData data = p.Of(call, pair);
@@ -284,6 +286,7 @@ __global__ void __launch_bounds__(Tile::kRays) BoundTiles(BlendCall call, Prepar
 
 // Bounds of the cells, and the spans of columns and rows of tiles: a warp for each.
 __global__ void __launch_bounds__(32) BoundCells(BlendCall call, Prepared p) {
+  Follow();
   const Coarse& c = p.coarse;
   const int pair = blockIdx.y, index = blockIdx.x, lane = threadIdx.x;
   const bool cell = index < c.cells(), column = !cell && index < c.cells() + c.tiles_x;
@@ -315,6 +318,7 @@ __global__ void __launch_bounds__(32) BoundCells(BlendCall call, Prepared p) {
 
 // Bounds of the whole view, and what kind of view it is: a block for each.
 __global__ void __launch_bounds__(256) BoundViews(BlendCall call, Prepared p) {
+  Follow();
   __shared__ TileSums sums[32];
   __shared__ Bundle bundles[32];
   __shared__ int shared_mode, shared_measure;
@@ -323,6 +327,15 @@ __global__ void __launch_bounds__(256) BoundViews(BlendCall call, Prepared p) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
   const std::int64_t cells_at = std::int64_t{pair} * c.cells();
   ViewState& stored = p.Of(call, pair).view();
+  const float* footprint = DataOf(call.batch, call.footprint, problem) + 2 * view;
+  const float* limits = DataOf(call.batch, call.limits, problem);
+  ViewState out = {};
+  if (threadIdx.x == 0) {
+    out.frame = stored.frame;
+    out.beam = Beam::Make(footprint[0], footprint[1]);
+    out.range = {limits[0], limits[1]};
+    out.gamma = limits[2], out.background_depth = limits[3];
+  }
   Bundle all;
   TileSums total;
   Clear(&all, &total);
@@ -337,14 +350,7 @@ __global__ void __launch_bounds__(256) BoundViews(BlendCall call, Prepared p) {
     WarpMerge(&all, &total);
   }
   if (threadIdx.x == 0) {
-    const float* footprint = DataOf(call.batch, call.footprint, problem) + 2 * view;
-    const float* limits = DataOf(call.batch, call.limits, problem);
-    ViewState out = {};
-    const Frame frame = stored.frame;
-    out.frame = frame;
-    out.beam = Beam::Make(footprint[0], footprint[1]);
-    out.range = {limits[0], limits[1]};
-    out.gamma = limits[2], out.background_depth = limits[3];
+    const Frame& frame = out.frame;
     const float s = total.count > 0 ? 1.0f / total.count : 0.0f;
     float mean[3];  // of the origins, in the frame
     bool same = true;
@@ -442,6 +448,7 @@ struct BlockSort {
 
 template <int kItems>
 __global__ void __launch_bounds__(kSortThreads) SortViews(BlendCall call, Prepared p) {
+  Follow();
   using Sorter = typename BlockSort<kItems>::Sorter;
   extern __shared__ float4 sort_memory[];
   __shared__ unsigned lowest, highest;
@@ -481,10 +488,10 @@ __global__ void __launch_bounds__(kSortThreads) SortViews(BlendCall call, Prepar
 }
 
 template <int kItems>
-void SortByBlock(const BlendCall& call, const Prepared& p, cudaStream_t stream) {
+void SortByBlock(const BlendCall& call, const Prepared& p, const Stream& stream) {
   constexpr int kBytes = BlockSort<kItems>::kBytes;
   cudaFuncSetAttribute(SortViews<kItems>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  SortViews<kItems><<<call.pairs, kSortThreads, kBytes, stream>>>(call, p);
+  stream.Launch(SortViews<kItems>, call.pairs, kSortThreads, kBytes, call, p);
 }
 
 __device__ std::uint32_t Sortable(float x) {
@@ -536,6 +543,7 @@ __device__ bool See(const BlendCall& call, const ViewState& view, int problem, s
 }
 
 __global__ void __launch_bounds__(kKeyThreads, 3) MakeKeys(BlendCall call, Prepared p) {
+  Follow();
   const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const int pair = blockIdx.y;
   ViewState& view = p.Of(call, pair).view();
@@ -647,6 +655,7 @@ __device__ __forceinline__ void LoadLines(const Prepared& p, int pair, bool cros
 // Copies a chunk's spheres in front-to-back order, 32 bytes each, and counts how many touch each
 // cell.
 __global__ void __launch_bounds__(kChunk, 2) Count(BlendCall call, Prepared p) {
+  Follow();
   extern __shared__ int counts[];  // [cells], then the lines
   const int pair = blockIdx.y, chunk = blockIdx.x;
   const Coarse& c = p.coarse;
@@ -731,6 +740,7 @@ __device__ __forceinline__ Candidate CandidateOf(const Coarse& c, bool crossed, 
 // there are too many, bits say which of the chunk's spheres touch a cell, a band of rows of cells
 // at a time, and keep their order.
 __global__ void __launch_bounds__(kChunk, 2) Fill(BlendCall call, Prepared p) {
+  Follow();
   extern __shared__ float4 fill_memory[];
   auto& shared = *reinterpret_cast<FillShared*>(fill_memory);
   const int pair = blockIdx.y, chunk = blockIdx.x;
@@ -845,6 +855,7 @@ __global__ void __launch_bounds__(kChunk, 2) Fill(BlendCall call, Prepared p) {
 
 // Turns the lengths of a cell's parts into where they begin, and finds room for its list.
 __global__ void __launch_bounds__(kThreads) PlaceLists(BlendCall call, Prepared p) {
+  Follow();
   __shared__ int warps[kThreads / 32];
   const int pair = blockIdx.y, cell = blockIdx.x, cells = p.coarse.cells();
   std::int32_t* counts = p.counts + (std::int64_t{pair} * cells + cell) * p.chunks;
@@ -920,7 +931,7 @@ const char* Restore(const BlendCall& call, Prepared* p) {
   return p->at.bytes <= call.kept_bytes ? nullptr : "blend: what was kept is too small";
 }
 
-const char* Prepare(const BlendCall& call, cudaStream_t stream, Prepared* out) {
+const char* Prepare(const BlendCall& call, const Stream& stream, Prepared* out) {
   if (const char* error = Restore(call, out)) return error;
   Prepared& p = *out;
   Arena arena = {static_cast<char*>(call.scratch)};
@@ -929,17 +940,17 @@ const char* Prepare(const BlendCall& call, cudaStream_t stream, Prepared* out) {
   if (call.spheres >= (std::int64_t{1} << 31) / 2) return "blend: more than 2^30 spheres";
   const Coarse& coarse = p.coarse;
   const unsigned pairs = call.pairs;
-  MakeFrames<<<pairs, 32, 0, stream>>>(call, p);
+  stream.Launch(MakeFrames, pairs, 32, 0, call, p);
   const dim3 tiles = coarse.grid(pairs);
   if (coarse.tile_width == SmallTile::kWidth)
-    BoundTiles<SmallTile><<<tiles, SmallTile::kRays, 0, stream>>>(call, p);
+    stream.Launch(BoundTiles<SmallTile>, tiles, SmallTile::kRays, 0, call, p);
   else
-    BoundTiles<RowTile><<<tiles, RowTile::kRays, 0, stream>>>(call, p);
-  BoundCells<<<dim3(coarse.cells() + coarse.lines(), pairs), 32, 0, stream>>>(call, p);
-  BoundViews<<<pairs, 256, 0, stream>>>(call, p);
+    stream.Launch(BoundTiles<RowTile>, tiles, RowTile::kRays, 0, call, p);
+  stream.Launch(BoundCells, dim3(coarse.cells() + coarse.lines(), pairs), 32, 0, call, p);
+  stream.Launch(BoundViews, pairs, 256, 0, call, p);
   if (call.spheres > 0) {
     const unsigned blocks = (call.spheres + kKeyThreads - 1) / kKeyThreads;
-    MakeKeys<<<dim3(blocks, pairs), kKeyThreads, 0, stream>>>(call, p);
+    stream.Launch(MakeKeys, dim3(blocks, pairs), kKeyThreads, 0, call, p);
     if (SortsByBlock(call.spheres)) {
       if (call.spheres <= kSortThreads * 4)
         SortByBlock<4>(call, p, stream);
@@ -949,17 +960,17 @@ const char* Prepare(const BlendCall& call, cudaStream_t stream, Prepared* out) {
       int bits = 32;
       while ((std::int64_t{1} << (bits - 32)) < call.pairs) ++bits;
       const std::int64_t items = std::int64_t{call.pairs} * call.spheres;
-      const char* error = call.pairs == 1 ? Sort<std::uint32_t>(&p, items, 32, stream)
-                                          : Sort<std::uint64_t>(&p, items, bits, stream);
+      const char* error = call.pairs == 1 ? Sort<std::uint32_t>(&p, items, 32, stream.stream)
+                                          : Sort<std::uint64_t>(&p, items, bits, stream.stream);
       if (error != nullptr) return error;
     }
     const std::size_t lines = sizeof(Interval) * coarse.lines();
     const std::size_t counts = sizeof(int) * ((coarse.cells() + 1) / 2 * 2) + lines;
-    Count<<<dim3(p.chunks, pairs), kChunk, counts, stream>>>(call, p);
-    PlaceLists<<<dim3(p.coarse.cells(), pairs), kThreads, 0, stream>>>(call, p);
+    stream.Launch(Count, dim3(p.chunks, pairs), kChunk, static_cast<int>(counts), call, p);
+    stream.Launch(PlaceLists, dim3(p.coarse.cells(), pairs), kThreads, 0, call, p);
     constexpr int kFillBytes = sizeof(FillShared);
     cudaFuncSetAttribute(Fill, cudaFuncAttributeMaxDynamicSharedMemorySize, kFillBytes);
-    Fill<<<dim3(p.chunks, pairs), kChunk, kFillBytes, stream>>>(call, p);
+    stream.Launch(Fill, dim3(p.chunks, pairs), kChunk, kFillBytes, call, p);
   }
   const cudaError_t status = cudaGetLastError();
   return status == cudaSuccess ? nullptr : cudaGetErrorString(status);

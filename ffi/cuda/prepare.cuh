@@ -11,6 +11,7 @@
 #include "core/central.h"
 #include "core/cone.h"
 #include "cuda/blend.h"
+#include "cuda/launch.cuh"
 
 namespace jaxrec {
 
@@ -358,7 +359,7 @@ Coarse CoarseOf(std::int64_t height, std::int64_t width, std::int64_t channels,
                 std::int64_t tracked);
 
 // Enqueues all of it.
-const char* Prepare(const BlendCall& call, cudaStream_t stream, Prepared* out);
+const char* Prepare(const BlendCall& call, const Stream& stream, Prepared* out);
 // Finds what a forward call has kept.
 const char* Restore(const BlendCall& call, Prepared* out);
 

@@ -18,41 +18,47 @@ __device__ __forceinline__ void Raise(unsigned* peak, float x) {
   if (x > 0.0f) atomicMax(peak, __float_as_uint(x));
 }
 
+// Largest finite absolute value of an array.
+__device__ __forceinline__ float PeakOf(const float* values, std::int64_t count, int start,
+                                        int step) {
+  float peak = 0;
+#pragma unroll 4
+  for (std::int64_t i = start; i < count; i += step) peak = fmaxf(peak, Finite(values[i]));
+  return peak;
+}
+// The same of a view's part of a field, which lies in one piece: axes that are shared have no
+// length.
+__device__ __forceinline__ float PeakOf(const BlendCall& call, const PixelField& field, int pair,
+                                        int channels, int start, int step) {
+  const std::int64_t count = std::int64_t{field.y == 0 ? 1 : call.height} *
+                             (field.x == 0 ? 1 : call.width) * (field.c == 0 ? 1 : channels);
+  return PeakOf(FieldOf(call, field, pair, {0, 0, 0}), count, start, step);
+}
+
+// Zeroes the sums and finds the peaks.
 __global__ void __launch_bounds__(kThreads) FindPeaks(BlendCall call, Sums sums) {
+  Follow();
   const int pair = blockIdx.y, problem = ProblemOf(call, pair);
   const int start = blockIdx.x * blockDim.x + threadIdx.x, step = gridDim.x * blockDim.x;
-  const int rays = call.height * call.width;
-  float d_features = 0, d_depth = 0, d_alpha = 0, level = 0, feature = 0;
-  const Pixel first = {0, 0, 0};
-  const float* of_features = FieldOf(call, call.d_features, pair, first);
-  const float* of_depth = FieldOf(call, call.d_depth, pair, first);
-  const float* of_alpha = FieldOf(call, call.d_alpha, pair, first);
-  const float* of_level = FieldOf(call, call.level, pair, first);
-  const int down = step / call.width, along = step % call.width;
-  Pixel p = {start % call.width, start / call.width, start};
-  for (; p.index < rays; p.index += step) {
-    const std::int64_t at = p.y * call.d_features.y + p.x * call.d_features.x;
-    for (int c = 0; c < call.channels; ++c)
-      d_features = fmaxf(d_features, Finite(of_features[at + c * call.d_features.c]));
-    d_depth = fmaxf(d_depth, Finite(of_depth[p.y * call.d_depth.y + p.x * call.d_depth.x]));
-    d_alpha = fmaxf(d_alpha, Finite(of_alpha[p.y * call.d_alpha.y + p.x * call.d_alpha.x]));
-    const float* levels = of_level + p.y * call.level.y + p.x * call.level.x;
-    level = fmaxf(level, fmaxf(Finite(levels[0]), Finite(levels[call.level.c])));
-    p.x += along, p.y += down;
-    if (p.x >= call.width) p.x -= call.width, ++p.y;
-  }
+  const std::int64_t terms = std::int64_t{call.spheres} * (kSphereTerms + call.channels);
+  float feature = 0;
   if (ViewOf(call, pair) == 0) {
-    const float* features = DataOf(call.batch, call.features, problem);
-    for (std::int64_t i = start; i < std::int64_t{call.spheres} * call.channels; i += step)
-      feature = fmaxf(feature, Finite(features[i]));
+    double* zeroed = sums.terms + problem * terms;
+    for (std::int64_t i = start; i < terms; i += step) zeroed[i] = 0;
+    feature = PeakOf(DataOf(call.batch, call.features, problem),
+                     std::int64_t{call.spheres} * call.channels, start, step);
   }
   Peaks& peaks = sums.peaks[problem];
-  Raise(&peaks.d_features, d_features), Raise(&peaks.d_depth, d_depth);
-  Raise(&peaks.d_alpha, d_alpha), Raise(&peaks.level, level), Raise(&peaks.feature, feature);
+  Raise(&peaks.feature, feature);
+  Raise(&peaks.d_features, PeakOf(call, call.d_features, pair, call.channels, start, step));
+  Raise(&peaks.d_depth, PeakOf(call, call.d_depth, pair, 1, start, step));
+  Raise(&peaks.d_alpha, PeakOf(call, call.d_alpha, pair, 1, start, step));
+  Raise(&peaks.level, PeakOf(call, call.level, pair, 2, start, step));
 }
 
 // A thread for each sphere.
 __global__ void __launch_bounds__(kThreads) Settle(BlendCall call, Sums sums) {
+  Follow();
   const std::int64_t row = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (row >= std::int64_t{call.problems} * call.spheres) return;
   const double* terms = sums.terms + row * (kSphereTerms + call.channels);
@@ -67,7 +73,7 @@ __global__ void __launch_bounds__(kThreads) Settle(BlendCall call, Sums sums) {
 
 unsigned Blocks(std::int64_t items) {
   const std::int64_t blocks = (items + kThreads - 1) / kThreads;
-  return static_cast<unsigned>(blocks < 1 ? 1 : blocks > 4096 ? 4096 : blocks);
+  return static_cast<unsigned>(blocks < 1 ? 1 : blocks > 1056 ? 1056 : blocks);
 }
 
 constexpr std::size_t kPeaksBytes = 256;
@@ -79,23 +85,25 @@ std::size_t SumsBytes(std::int64_t spheres, std::int64_t channels) {
   return kPeaksBytes + sizeof(double) * spheres * (kSphereTerms + channels);
 }
 
-Sums StartSums(const BlendCall& call, void* memory, cudaStream_t stream) {
+Sums StartSums(const BlendCall& call, void* memory, const Stream& stream) {
   const std::size_t peaks = kPeaksBytes * call.problems;
-  const std::size_t bytes = SumsBytes(call.spheres, call.channels) * call.problems;
-  cudaMemsetAsync(memory, 0, bytes, stream);
+  // The sums are zeroed with the peaks, if there is a view.
+  const std::size_t bytes =
+      call.pairs > 0 ? peaks : SumsBytes(call.spheres, call.channels) * call.problems;
+  cudaMemsetAsync(memory, 0, bytes, stream.stream);
   Sums sums = {static_cast<Peaks*>(memory),
                reinterpret_cast<double*>(static_cast<char*>(memory) + peaks)};
   const std::int64_t rays = std::int64_t{call.height} * call.width;
   const std::int64_t items = rays > call.spheres ? rays : call.spheres;
   if (call.pairs > 0)
-    FindPeaks<<<dim3(Blocks(items / 2), call.pairs), kThreads, 0, stream>>>(call, sums);
+    stream.Launch(FindPeaks, dim3(Blocks(items / 4), call.pairs), kThreads, 0, call, sums);
   return sums;
 }
 
-void SettleSums(const BlendCall& call, const Sums& sums, cudaStream_t stream) {
+void SettleSums(const BlendCall& call, const Sums& sums, const Stream& stream) {
   const std::int64_t rows = std::int64_t{call.problems} * call.spheres;
   const unsigned blocks = static_cast<unsigned>((rows + kThreads - 1) / kThreads);
-  if (rows > 0) Settle<<<blocks, kThreads, 0, stream>>>(call, sums);
+  if (rows > 0) stream.Launch(Settle, blocks, kThreads, 0, call, sums);
 }
 
 }  // namespace jaxrec

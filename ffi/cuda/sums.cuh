@@ -31,9 +31,9 @@ struct Sums {
 };
 
 // Zeroes the sums and finds the peaks. `memory` holds SumsBytes for each problem.
-Sums StartSums(const BlendCall& call, void* memory, cudaStream_t stream);
+Sums StartSums(const BlendCall& call, void* memory, const Stream& stream);
 // Writes the gradients that are needed.
-void SettleSums(const BlendCall& call, const Sums& sums, cudaStream_t stream);
+void SettleSums(const BlendCall& call, const Sums& sums, const Stream& stream);
 
 // The grids of one sphere's terms, as what rounds to them (GridOf). 0 where no bound is known: then
 // terms are not rounded.
@@ -218,6 +218,6 @@ __device__ __forceinline__ void StoreRays(const BlendCall& call, int pair, const
 }
 
 // Enqueues the backward pass of softmax for the nearest hits alone, which needs no walk.
-const char* LaunchNearestVjp(const BlendCall& call, const Sums& sums, cudaStream_t stream);
+const char* LaunchNearestVjp(const BlendCall& call, const Sums& sums, const Stream& stream);
 
 }  // namespace jaxrec
