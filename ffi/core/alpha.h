@@ -106,7 +106,7 @@ struct Alpha {
     const T zero = T{} + 0.0f;
     const T minus = s * (0.25f * s - 1.0f);  // -(p / d)^2
     Hit<T> hit;
-    hit.bump = Max(1.0f + minus * sphere.steep, zero);
+    hit.bump = Ramp(-minus, sphere.steep);
     hit.coverage = Select(s < sphere.thin, zero + sphere.area, hit.bump * hit.bump);
     const T half_length = Sqrt(Max(sphere.square + minus, zero));
     hit.zeta = sphere.distance * (1.0f - 0.5f * s - half_length);

@@ -30,7 +30,13 @@ JAXREC_HD bool Not(bool mask) { return !mask; }
 JAXREC_HD float Sqrt(float x) { return sqrtf(x); }
 JAXREC_HD float Max(float a, float b) { return a > b ? a : b; }
 JAXREC_HD float Min(float a, float b) { return a < b ? a : b; }
+// max(1 - a b, 0) where a b is not negative.
 #ifdef __CUDA_ARCH__
+JAXREC_HD float Ramp(float a, float b) {
+  float y;
+  asm("fma.rn.ftz.sat.f32 %0, %1, %2, 0f3F800000;" : "=f"(y) : "f"(-a), "f"(b));
+  return y;
+}
 JAXREC_HD float InverseSqrt(float x) { return rsqrtf(x); }
 // Of weights: relative errors of a few 1e-7 times |x|, of which only small |x| matter.
 JAXREC_HD float Exp2(float x) {
@@ -40,6 +46,7 @@ JAXREC_HD float Exp2(float x) {
 }
 JAXREC_HD float Log2(float x) { return __log2f(x); }
 #else
+JAXREC_HD float Ramp(float a, float b) { return Max(1.0f - a * b, 0.0f); }
 JAXREC_HD float InverseSqrt(float x) { return 1.0f / sqrtf(x); }
 JAXREC_HD float Exp2(float x) { return exp2f(x); }
 JAXREC_HD float Log2(float x) { return log2f(x); }

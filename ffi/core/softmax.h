@@ -49,8 +49,25 @@ struct Softmax {
   // A ray that wants nothing.
   template <typename T>
   JAXREC_HD void Close(State<T>* state) const {
-    state->threshold = T{} + 3e38f;
+    state->threshold = T{} + 3e38f, state->total = T{} + INFINITY;
   }
+
+  // A walk may count log weights from `start`: its rays begin at m = 0 and, as long as they are not
+  // rescaled, draw with DrawAtStart and stop at a bound of the total.
+  template <typename T>
+  JAXREC_HD void CountFromStart(State<T>* state) const {
+    state->m = state->m - start, state->threshold = state->threshold - start;
+  }
+  template <typename T>
+  JAXREC_HD void CountFromZero(State<T>* state) const {
+    state->m = state->m + start, state->threshold = state->threshold + start;
+  }
+  template <typename T>
+  JAXREC_HD MaskOf<T> IsAtStart(const State<T>& state) const {
+    return state.m == T{} + 0.0f;
+  }
+  // The total at which a sphere of this bound, counted from `start`, may be omitted.
+  JAXREC_HD float LargestTotal(float bound) const { return Exp2(bound - logit_stop); }
 
   // Log of the largest weight a sphere can have whose nearest point lies at x - r = `closest`.
   JAXREC_HD float LogBound(float closest) const { return (range.far - closest) * exponent_scale; }
@@ -107,6 +124,10 @@ struct Softmax {
             sphere.opacity,
             LogBound(d - sphere.r)};
   }
+  JAXREC_HD Central CountFromStart(Central sphere) const {
+    sphere.offset -= start, sphere.bound -= start;
+    return sphere;
+  }
 
   template <typename T>
   JAXREC_HD Hit<T> Weigh(T s, const Central& sphere) const {
@@ -116,7 +137,7 @@ struct Softmax {
     const T g = 0.5f * s + Sqrt(Max(square, zero));
     hit.half_length = zero;  // of gradients only
     hit.zeta = sphere.distance - sphere.distance * g;
-    hit.falloff = Select(s < sphere.thin, zero + 1.0f, Max(1.0f - Sqrt(s) * sphere.fade, zero));
+    hit.falloff = Select(s < sphere.thin, zero + 1.0f, Ramp(Sqrt(s), sphere.fade));
     hit.exponent = sphere.offset + sphere.rate * g;
     return hit;
   }
@@ -152,6 +173,13 @@ struct Softmax {
   JAXREC_HD T Draw(const Hit<T>& hit, float opacity, MaskOf<T> drawn, State<T>* state) const {
     const T weight =
         Select(drawn, opacity * hit.falloff * Exp2(hit.exponent - state->m), T{} + 0.0f);
+    state->total = state->total + weight;
+    return weight;
+  }
+
+  template <typename T>
+  JAXREC_HD T DrawAtStart(const Hit<T>& hit, float opacity, State<T>* state) const {
+    const T weight = opacity * hit.falloff * Exp2(hit.exponent);
     state->total = state->total + weight;
     return weight;
   }

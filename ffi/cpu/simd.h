@@ -33,6 +33,7 @@ JAXREC_HD FloatLanes Select(IntLanes mask, FloatLanes yes, FloatLanes no) {
 JAXREC_HD IntLanes Select(IntLanes mask, IntLanes yes, IntLanes no) { return mask ? yes : no; }
 JAXREC_HD IntLanes Not(IntLanes mask) { return ~mask; }
 JAXREC_HD FloatLanes Max(FloatLanes a, FloatLanes b) { return a > b ? a : b; }
+JAXREC_HD FloatLanes Ramp(FloatLanes a, float b) { return Max(1.0f - a * b, FloatLanes{}); }
 JAXREC_HD FloatLanes Min(FloatLanes a, FloatLanes b) { return a < b ? a : b; }
 
 JAXREC_HD FloatLanes Sqrt(FloatLanes x) {

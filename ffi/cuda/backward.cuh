@@ -95,7 +95,7 @@ __device__ __forceinline__ void Pull(const BlendCall& call, const Prepared& p, i
   };
   WalkTile<kQueue / kEach>(call, p, pair, data, bounds, path, [&](int waiting, bool) {
     return limit >= 0 &&
-           DrawByWarp(
+           DrawByWarp<1>(
                path, bounds->warps[threadIdx.x / 32], waiting, limit, [](int) { return 0; }, draw);
   });
 }

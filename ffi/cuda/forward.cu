@@ -49,13 +49,19 @@ __device__ __forceinline__ void Raise(const Policy& policy, const Hit& hit, floa
   ray->depth *= scale, ray->share *= scale;
 }
 
-// Adds one hit to what a ray has gathered.
-template <int kChannels, int kTracked, typename Policy, typename Hit, typename Feature>
+// Adds one hit to what a ray has gathered; kAtStart: to a ray whose log weights count from zero and
+// which stops by its total.
+template <bool kAtStart, int kChannels, int kTracked, typename Policy, typename Hit,
+          typename Feature>
 __device__ __forceinline__ void Add(const Policy& policy, const Hit& hit, float opacity,
                                     float depth, int rank, int id, Feature feature,
                                     Gathered<Policy, kChannels, kTracked>* ray) {
   constexpr int kUnroll = kUnrollOf<kChannels>;
-  const float weight = policy.Draw(hit, opacity, true, &ray->state);
+  float weight;
+  if constexpr (kAtStart)
+    weight = policy.DrawAtStart(hit, opacity, &ray->state);
+  else
+    weight = policy.Draw(hit, opacity, true, &ray->state);
 #pragma unroll(kUnroll)
   for (int c = 0; c < kChannels; ++c) ray->color[c] += weight * feature(c);
   ray->depth += weight * depth;
@@ -63,7 +69,41 @@ __device__ __forceinline__ void Add(const Policy& policy, const Hit& hit, float 
   ++ray->count;
   ray->last = rank;
   if (kTracked > 0) ray->nearest.Insert(hit.zeta, id);
-  policy.UpdateStop(&ray->state);
+  if constexpr (!kAtStart) policy.UpdateStop(&ray->state);
+}
+
+// Whether a ray wants a sphere of this bound and largest total.
+template <bool kAtStart, typename Policy, typename State>
+__device__ __forceinline__ bool Wants(const Policy& policy, const State& state, float bound,
+                                      float total) {
+  if constexpr (kAtStart)
+    return state.total < total;
+  else
+    return policy.Open(state, bound);
+}
+
+// How hits are added: to rays that are all at their start, to any, or to any after a check whether
+// their sums have to be rescaled.
+enum Way { kAtStart = 0, kAnyhow = 1, kRaising = 2 };
+
+// What is known of the rays of a thread before they meet spheres of this bound and less.
+template <int kEach, int kChannels, int kTracked, typename Policy, typename Path>
+__device__ __forceinline__ Way ChooseWay(const LaneRay (&t)[kEach], const Path& path, float bound,
+                                         Gathered<Policy, kChannels, kTracked> (&rays)[kEach]) {
+  if constexpr (Policy::kOrdered) {
+    return kAnyhow;
+  } else {
+    // A log weight is at most its bound, or zero where an opacity below 1 scales a negative one.
+    const float most = fmaxf(bound, Path::kFromStart ? -path.policy.start : 0.0f);
+    bool raising = false, moved = !Path::kFromStart;
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) {
+      raising = raising | (most > path.policy.Ceiling(rays[k].state));
+      moved = moved | !path.policy.IsAtStart(rays[k].state);
+    }
+    raising = __any_sync(~0u, raising), moved = __any_sync(~0u, moved);
+    return raising ? kRaising : moved ? kAnyhow : kAtStart;
+  }
 }
 
 template <int kEach, int kChannels, int kTracked, typename Policy, typename Path>
@@ -73,22 +113,21 @@ __device__ __forceinline__ void GatherByWarp(const BlendCall& call, const Prepar
                                              TileBounds* bounds,
                                              Gathered<Policy, kChannels, kTracked> (&rays)[kEach]) {
   const float* features = DataOf(call.batch, call.features, ProblemOf(call, pair));
-  // 1 where sums of a ray may have to be rescaled for one of the next 32, -1 where all have
-  // stopped.
   const auto start = [&](int first) {
     const float bound = path.Load(first).bound;
-    bool over = false, open = false;
+    bool open = false;
 #pragma unroll
     for (int k = 0; k < kEach; ++k) {
-      over = over | (fmaxf(bound, 0.0f) > policy.Ceiling(rays[k].state));
+      if (Path::kFromStart && t[k].valid) policy.UpdateStop(&rays[k].state);
       open = open | policy.Open(rays[k].state, bound);
     }
-    const bool raises = !Policy::kOrdered && __any_sync(~0u, over) != 0;
-    return __any_sync(~0u, open) == 0 ? -1 : raises ? 1 : 0;
+    return __any_sync(~0u, open) == 0 ? -1 : ChooseWay(t, path, bound, rays);
   };
-  const auto draw = [&](int entry, auto raises) {
+  const auto draw = [&](int entry, auto way) {
+    constexpr bool kStart = decltype(way)::value == kAtStart;
     const auto sphere = path.Load(entry);
     const float4 staged = path.Staged(entry);
+    const float total = kStart ? path.queue->total[entry] : 0.0f;
     const int id = path.Id(entry), rank = __float_as_int(staged.w);
     const float* feature = features + std::int64_t{id} * call.channels;
     const auto channel = [&](int c) {
@@ -98,16 +137,21 @@ __device__ __forceinline__ void GatherByWarp(const BlendCall& call, const Prepar
 #pragma unroll
     for (int k = 0; k < kEach; ++k) {
       typename Path::Meeting met;
-      if (!path.Meet(t[k].ray, sphere, &met) || !policy.Open(rays[k].state, sphere.bound)) continue;
+      const bool wants = Wants<kStart>(policy, rays[k].state, sphere.bound, total);
+      if (!(path.Meet(t[k].ray, sphere, &met) & wants)) continue;
       const auto hit = path.Weigh(met, sphere);
       const float opacity = path.Opacity(sphere), depth = path.Depth(met, sphere, hit);
-      if (raises.value && policy.MayRaise(hit, rays[k].state))
-        Raise(policy, hit, opacity, &rays[k]);
-      Add(policy, hit, opacity, depth, rank, id, channel, &rays[k]);
+      if constexpr (way.value == kRaising)
+        if (policy.MayRaise(hit, rays[k].state)) Raise(policy, hit, opacity, &rays[k]);
+      Add<kStart>(policy, hit, opacity, depth, rank, id, channel, &rays[k]);
     }
   };
   WalkTile<kQueue / kEach>(call, p, pair, data, bounds, path, [&](int waiting, bool) {
-    return DrawByWarp(path, bounds->warps[threadIdx.x / 32], waiting, 0x7fffffff, start, draw);
+    constexpr int kWays = Policy::kOrdered   ? 1 << kAnyhow
+                          : Path::kFromStart ? 1 << kAtStart | 1 << kAnyhow | 1 << kRaising
+                                             : 1 << kAnyhow | 1 << kRaising;
+    return DrawByWarp<kWays>(path, bounds->warps[threadIdx.x / 32], waiting, 0x7fffffff, start,
+                             draw);
   });
 }
 
@@ -115,12 +159,14 @@ __device__ __forceinline__ void GatherByWarp(const BlendCall& call, const Prepar
 // together, then each draws those that it hits. `picked`: which of those that wait the warp meets.
 template <int kChannels, int kTracked, typename Policy>
 __device__ __forceinline__ void GatherByLane(const BlendCall& call, const Prepared& p, int pair,
-                                             const PairData& data, const LaneRay& t,
+                                             const PairData& data, const LaneRay (&t)[1],
                                              const CentralDrawPath<Policy>& path,
                                              std::uint8_t* picked, TileBounds* bounds,
-                                             Gathered<Policy, kChannels, kTracked>* ray) {
+                                             Gathered<Policy, kChannels, kTracked> (&rays)[1]) {
   static_assert(kChannels <= kStagedChannels && kQueue <= 256);
   const Policy& policy = path.policy;
+  const Ray<float>& of_lane = t[0].ray;
+  Gathered<Policy, kChannels, kTracked>* ray = &rays[0];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   int held = 0;
   bool open = true;
@@ -134,32 +180,45 @@ __device__ __forceinline__ void GatherByLane(const BlendCall& call, const Prepar
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float4 g = path.queue->part[0][four >> 8 * i & 255u];  // x, y, z, largest s of a hit
-        if (SquaredChord(t.ray.nx, t.ray.ny, t.ray.nz, g.x, g.y, g.z) <= g.w) found |= 1u << i;
+        if (SquaredChord(of_lane.nx, of_lane.ny, of_lane.nz, g.x, g.y, g.z) <= g.w)
+          found |= 1u << i;
       }
       hits |= found << k;
     }
     hits &= held < 32 ? (1u << held) - 1 : ~0u;
     if (!open) hits = 0;
-    for (; hits != 0; hits &= hits - 1) {
-      const int at = picked[__ffs(hits) - 1];
-      const auto sphere = path.Load(at);
-      open = policy.Open(ray->state, sphere.bound);
-      if (!open) break;
-      const float s = SquaredChord(t.ray.nx, t.ray.ny, t.ray.nz, sphere.x, sphere.y, sphere.z);
-      const auto hit = policy.Weigh(s, sphere);
-      const float4 staged = path.Staged(at);
-      if (policy.MayRaise(hit, ray->state)) Raise(policy, hit, sphere.opacity, ray);
-      Add(
-          policy, hit, sphere.opacity, policy.Depth(s, sphere, hit), __float_as_int(staged.w),
-          path.Id(at), [&](int c) { return c == 0   ? staged.x
-                                           : c == 1 ? staged.y
-                                                    : staged.z; },
-          ray);
+    const auto draw_all = [&](auto way) {
+      constexpr bool kStart = decltype(way)::value == kAtStart;
+      for (; hits != 0; hits &= hits - 1) {
+        const int at = picked[__ffs(hits) - 1];
+        const auto sphere = path.Load(at);
+        const float total = kStart ? path.queue->total[at] : 0.0f;
+        open = Wants<kStart>(policy, ray->state, sphere.bound, total);
+        if (!open) break;
+        const float s =
+            SquaredChord(of_lane.nx, of_lane.ny, of_lane.nz, sphere.x, sphere.y, sphere.z);
+        const auto hit = policy.Weigh(s, sphere);
+        const float4 staged = path.Staged(at);
+        if constexpr (!kStart)
+          if (policy.MayRaise(hit, ray->state)) Raise(policy, hit, sphere.opacity, ray);
+        Add<kStart>(
+            policy, hit, sphere.opacity, policy.Depth(s, sphere, hit), __float_as_int(staged.w),
+            path.Id(at), [&](int c) { return c == 0   ? staged.x
+                                             : c == 1 ? staged.y
+                                                      : staged.z; },
+            ray);
+      }
+    };
+    if (held > 0) {
+      const Way way = ChooseWay(t, path, path.Load(picked[0]).bound, rays);
+      if constexpr (CentralDrawPath<Policy>::kFromStart)
+        if (way == kAtStart) draw_all(Constant<kAtStart>());
+      if (way != kAtStart) draw_all(Constant<kRaising>());
+      if (CentralDrawPath<Policy>::kFromStart && t[0].valid) policy.UpdateStop(&ray->state);
+      // Rays that hit nothing of these may still have stopped at the last.
+      open = open && policy.Open(ray->state, path.Load(picked[held - 1]).bound);
+      held = 0;
     }
-    __syncwarp();
-    // Rays that hit nothing of these may still have stopped at the last.
-    if (held > 0) open = open && policy.Open(ray->state, path.Load(picked[held - 1]).bound);
-    held = 0;
     return __any_sync(~0u, open) != 0;
   };
 
@@ -242,12 +301,14 @@ __global__ void __launch_bounds__(Tile::kRays, kBlocksOf<Tile, kChannels, kTrack
       GatherByWarp(call, p, pair, data, t, policy, path, &shared.bounds, ray);
     } else {
       const CentralDrawPath<Policy> path = {{{&shared.queue}, call, view, policy}};
+      path.Begin(&ray[0].state);
       if constexpr (kHasPairs<kChannels, kTracked>) {
         std::uint8_t* picked = reinterpret_cast<std::uint8_t*>(shared.picked[warp]);
-        GatherByLane(call, p, pair, data, t[0], path, picked, &shared.bounds, &ray[0]);
+        GatherByLane(call, p, pair, data, t, path, picked, &shared.bounds, ray);
       } else {
         GatherByWarp(call, p, pair, data, t, policy, path, &shared.bounds, ray);
       }
+      path.End(&ray[0].state);
     }
     if (!t[0].valid) ray[0].state = policy.template Begin<float>();
   }
@@ -281,9 +342,11 @@ __global__ void __launch_bounds__(Tile::kRays / 2, 6) ForwardPairs(BlendCall cal
     if (!t[k].valid) policy.Close(&rays[k].state);
   }
   const CentralDrawPath<Policy> path = {{{&shared.queue}, call, view, policy}};
+  for (auto& ray : rays) path.Begin(&ray.state);
   if (call.spheres > 0) GatherByWarp(call, p, pair, data, t, policy, path, &shared.bounds, rays);
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
+    path.End(&rays[k].state);
     if (!t[k].valid) rays[k].state = policy.template Begin<float>();
     Pixel pixel;
     if (PixelOf<Tile>(call, WarpOf<Tile, 2>(k), &pixel))

@@ -159,14 +159,27 @@ struct CentralPath : QueuePath<Queue> {
   }
 };
 
-// For a forward pass.
+// For a forward pass, which counts log weights from `start` if the kind has any.
 template <typename Policy>
 struct CentralDrawPath : CentralPath<Policy, WarpQueue> {
+  static constexpr bool kFromStart = !Policy::kOrdered;
+  using State = typename Policy::template State<float>;
+
+  __device__ void Begin(State* state) const {
+    if constexpr (kFromStart) this->policy.CountFromStart(state);
+  }
+  __device__ void End(State* state) const {
+    if constexpr (kFromStart) this->policy.CountFromZero(state);
+  }
   __device__ void Wait(int at, const SphereRecord& s, int rank,
                        const float (&staged)[kStagedChannels], int remaining) const {
     typename Policy::Central sphere =
         this->policy.Aim({s.x, s.y, s.z, s.distance, s.r, s.opacity}, this->view.beam);
     sphere.bound = Omitted<Policy>(this->call, sphere.bound, remaining);
+    if constexpr (kFromStart) {
+      sphere = this->policy.CountFromStart(sphere);
+      this->queue->total[at] = this->policy.LargestTotal(sphere.bound);
+    }
     this->WaitSphere(at, s, rank, staged, sphere);
   }
 };
@@ -220,6 +233,8 @@ struct ChordSphere {
 // Any other view.
 template <typename Policy>
 struct GeneralPath : QueuePath<WarpQueue> {
+  static constexpr bool kFromStart = false;
+
   using Sphere = ChordSphere;
   using Meeting = Chord<float>;
 

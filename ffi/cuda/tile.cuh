@@ -47,6 +47,7 @@ struct WarpQueue {
   float4 part[4][kQueue];
   float4 ball[kQueue];
   int id[kQueue];
+  float total[kQueue];  // LargestTotal, of a central view's forward pass
 };
 // The same for a backward pass: 1 / d and 1 / r, and the grids of the sphere's terms.
 struct PullQueue : WarpQueue {
@@ -247,25 +248,28 @@ struct Constant {
   static constexpr int value = kValue;
 };
 
-// Draws what waits, the whole warp a sphere at a time: of every 32, how = start(the first) and then
-// draw(entry, how) for each that may touch the warp's rays, until start says that the warp wants no
-// more (how < 0); how is 0 or 1, as a constant. `limit` is the last rank that matters to the warp
-// (or a large number). Answers whether the warp wants more.
-template <typename Path, typename Start, typename Draw>
+// Draws what waits, the whole warp a sphere at a time: of every 32, way = start(the first) and then
+// draw(entry, way) for each that may touch the warp's rays, until start says that the warp wants no
+// more (way < 0). The way is a constant, one of those whose bits kWays holds. `limit` is the last
+// rank that matters to the warp (or a large number). Answers whether the warp wants more.
+template <int kWays, typename Path, typename Start, typename Draw>
 __device__ __forceinline__ bool DrawByWarp(const Path& path, const Bound& bound, int waiting,
                                            int limit, Start start, Draw draw) {
   const int lane = threadIdx.x % 32;
   for (int begin = 0; begin < waiting; begin += 32) {
     if (path.Rank(begin) > limit) return false;
-    const auto how = start(begin);
-    if (how < 0) return false;
+    const int way = start(begin);
+    if (way < 0) return false;
     const int entry = begin + lane;
     const bool mine = entry < waiting && path.Rank(entry) <= limit && path.Near(bound, entry);
-    unsigned bits = __ballot_sync(~0u, mine);
-    if (how == 0)
-      for (; bits != 0; bits &= bits - 1) draw(begin + __ffs(bits) - 1, Constant<0>());
-    else
-      for (; bits != 0; bits &= bits - 1) draw(begin + __ffs(bits) - 1, Constant<1>());
+    const unsigned all = __ballot_sync(~0u, mine);
+    const auto draw_all = [&](auto constant) {
+      if constexpr ((kWays >> decltype(constant)::value & 1) != 0)
+        if (way == constant.value)
+          for (unsigned bits = all; bits != 0; bits &= bits - 1)
+            draw(begin + __ffs(bits) - 1, constant);
+    };
+    draw_all(Constant<0>()), draw_all(Constant<1>()), draw_all(Constant<2>());
   }
   return true;
 }
