@@ -13,12 +13,13 @@ Launch LaunchOf() {
   return {Backward<Tile, Policy, kChannels, SphereSums, kEach>, kQueue / kEach};
 }
 
-// Few channels leave room for two rays in a thread, which share what a sphere costs a warp.
+// Few channels leave room for two rays in a thread, which share what a sphere costs a warp. Rows of
+// a lidar share too few spheres for that.
 template <typename Policy>
 Launch ByChannels(const BlendCall& call) {
   const bool rows = HasRows(call.height, call.width, call.channels, call.tracked);
   if (call.channels <= 3)
-    return rows ? LaunchOf<RowTile, Policy, 3, 2>() : LaunchOf<SmallTile, Policy, 3, 2>();
+    return rows ? LaunchOf<RowTile, Policy, 3, 1>() : LaunchOf<SmallTile, Policy, 3, 2>();
   if (call.channels <= 11)
     return rows ? LaunchOf<RowTile, Policy, 11, 1>() : LaunchOf<SmallTile, Policy, 11, 1>();
   if (call.channels <= 19) return LaunchOf<SmallTile, Policy, 19, 1>();
