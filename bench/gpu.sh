@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # On a GPU machine without network: builds for its architecture, checks, then times. Prints a short
 # table last and writes JSON lines to the folder that is its first argument.
-#   bench/gpu.sh OUT [check|time|extra|scatter|all] [options of bench/blend.py]
-# time: bench/blend.py. extra: bench/scenarios.py and bench/soak.py. scatter: bench/scatter.cu. all,
-# the default: everything.
+#   bench/gpu.sh OUT [check|sanitize|time|extra|scatter|all] [options of bench/blend.py]
+# check: the numeric suite. sanitize: tests/native/blend_paths.cu under compute-sanitizer. time:
+# bench/blend.py. extra: bench/scenarios.py and bench/soak.py. scatter: bench/scatter.cu. all, the
+# default: everything.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-out=${1:?usage: bench/gpu.sh OUT [check|time|extra|scatter|all] [options of bench/blend.py]} what=${2:-all}
+out=${1:?usage: bench/gpu.sh OUT [check|sanitize|time|extra|scatter|all] [options of bench/blend.py]} what=${2:-all}
 shift $(($# < 2 ? $# : 2))
 site=$(mktemp -d) status=0
 JAXREC_CUDA_ARCHS=90 python3 -m pip install -q --no-build-isolation --no-deps --no-index --target "$site" . || exit 1
@@ -30,7 +31,18 @@ if [[ $what == check || $what == all ]]; then
     tests/test_blend_transforms.py tests/test_gpu.py -k "${CHECK:-not double_precision}" --jaxtyping-packages=jaxrec,beartype.beartype 2>&1) >"$out/check.txt" || status=1
   grep -E "^(FAILED|ERROR|E   )|passed|failed" "$out/check.txt" | cut -c1-200 | tail -60
 fi
-[[ $what == check ]] || rm -f "$out/bench.jsonl"
+kernels=(ffi/cuda/{prepare,forward,backward,nearest,sums}.cu)
+compile() {  # flags as in ffi/CMakeLists.txt
+  nvcc -arch=sm_90 -std=c++17 -O3 --threads 0 -prec-sqrt=false -prec-div=false -ftz=true -Iffi "$@"
+}
+if [[ $what == sanitize || $what == all ]]; then
+  compile -lineinfo tests/native/blend_paths.cu "${kernels[@]}" -o "$site/paths" || status=1
+  for tool in memcheck racecheck initcheck; do
+    compute-sanitizer --tool $tool --error-exitcode 1 "$site/paths" >"$out/$tool.txt" 2>&1 || status=1
+    echo "$tool: $(tail -1 "$out/$tool.txt")"
+  done
+fi
+[[ $what == check || $what == sanitize ]] || rm -f "$out/bench.jsonl"
 if [[ $what == time || $what == all ]]; then
   bench bench/blend.py --kind all --gpu "$@"
 fi
@@ -39,10 +51,9 @@ if [[ $what == extra || $what == all ]]; then
   bench bench/soak.py
 fi
 if [[ $what == scatter || $what == all ]]; then
-  # Vectors of floats are added by one instruction from 9.0 on. Flags as in ffi/CMakeLists.txt.
-  nvcc -arch=sm_90 -std=c++17 -O3 --threads 0 -prec-sqrt=false -prec-div=false -ftz=true \
-    -DJAXREC_BENCH_VECTOR=1 -Iffi bench/scatter.cu ffi/cuda/{prepare,forward,backward,nearest,sums}.cu \
-    -o "$site/scatter" && "$site/scatter" >>"$out/bench.jsonl" || status=1
+  # Vectors of floats are added by one instruction from 9.0 on.
+  compile -DJAXREC_BENCH_VECTOR=1 bench/scatter.cu "${kernels[@]}" -o "$site/scatter" &&
+    "$site/scatter" >>"$out/bench.jsonl" || status=1
 fi
-[[ $what == check ]] || python3 bench/table.py "$out/bench.jsonl"
+[[ $what == check || $what == sanitize ]] || python3 bench/table.py "$out/bench.jsonl"
 exit $status

@@ -219,6 +219,7 @@ __device__ __forceinline__ void GatherByLane(const BlendCall& call, const Prepar
       open = open && policy.Open(ray->state, path.Load(picked[held - 1]).bound);
       held = 0;
     }
+    __syncwarp();
     return __any_sync(~0u, open) != 0;
   };
 

@@ -241,10 +241,10 @@ __global__ void __launch_bounds__(Tile::kRays) BoundTiles(BlendCall call, Prepar
   }
   float along = Dot(o, ray.n);
   const bool still = __all_sync(~0u, !ray.valid || along == 0.0f);
+  const bool any = __any_sync(~0u, ray.valid) != 0;
   const float low = still ? 0.0f : WarpMax(ray.valid ? -along : -INFINITY);
   const float high = still ? 0.0f : WarpMax(ray.valid ? along : -INFINITY);
   if (lane == 0) {
-    const bool any = values[warp][kSpanSums + 6] > 0.0f || !still;
     values[warp][kSpanAlong] = any ? low : -INFINITY;
     values[warp][kSpanAlong + 1] = any ? high : -INFINITY;
   }
