@@ -20,7 +20,8 @@ def eval_command(
 
     For each view and in the mean: PSNR in dB and SSIM (1 for equal images), where higher is
     better, and LDR-FLIP (no unit, 0 for equal images, 1 at most, for a viewer who sees 67 pixels
-    in a degree), where lower is.
+    in a degree), where lower is. A column of its own holds the PSNR after an affine change of each
+    view's colours to those of its photograph.
 
     Args:
         run: Run folder that `jaxrec fit` or `jaxrec demo` has made.

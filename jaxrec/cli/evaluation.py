@@ -52,10 +52,36 @@ def report(run: RunFolder, summary: dict[str, Any]) -> str:
         f"held-out PSNR {summary['psnr']:.2f} dB{ssim}{flip} over {len(summary['views'])} views, "
         f"worst {worst['psnr']:.2f} dB ({worst['name']}); {summary['spheres']} spheres, "
         f"{summary['steps']} steps, {summary['seconds']:.1f} s on {summary['device']}\n"
+        f"{_table(summary)}\n"
         f"contact sheet: {run.contact_sheet_file}\n"
         f"summary:       {run.summary_file}\n"
         f"checkpoint:    {run.checkpoints / str(summary['steps'])}"
     )
+
+
+def _table(summary: dict[str, Any]) -> str:
+    """One line for each view, then the mean and the worst of each column."""
+    columns = ("psnr", "ssim", "flip", "corrected_psnr")
+    digits = dict(zip(columns, (2, 4, 4, 2), strict=True))
+    views = summary["views"]
+    rows = [(view["name"], [view[name] for name in columns]) for view in views]
+    rows.append(("mean", [summary[name] for name in columns]))
+    worst = []
+    for name in columns:
+        values = [view[name] for view in views if view[name] is not None]
+        choose = max if name == "flip" else min
+        worst.append(choose(values, default=None))
+    rows.append(("worst", worst))
+    width = max(4, *(len(name) for name, _ in rows))
+    lines = [f"{'view':{width}}  PSNR dB    SSIM    FLIP  colour-corrected PSNR dB"]
+    for label, values in rows:
+        shown = [
+            "-" if value is None else f"{value:.{digits[name]}f}"
+            for name, value in zip(columns, values, strict=True)
+        ]
+        cells = (f"{cell:>{size}}" for cell, size in zip(shown, (7, 6, 6, 24), strict=True))
+        lines.append(f"{label:{width}}  {'  '.join(cells)}")
+    return "\n".join(lines)
 
 
 def _summary(scene: FittedScene, scores: Sequence[ViewScore], seconds: float) -> dict[str, Any]:
@@ -65,20 +91,24 @@ def _summary(scene: FittedScene, scores: Sequence[ViewScore], seconds: float) ->
             "psnr": _finite(score.psnr),
             "ssim": _finite(score.ssim),
             "flip": _finite(score.flip),
+            "corrected_psnr": _finite(score.corrected_psnr),
         }
         for score in scores
     ]
     worst = int(np.argmin([score.psnr for score in scores]))
+    corrected = [score.corrected_psnr for score in scores]
     return {
         "psnr": _finite(np.mean([score.psnr for score in scores])),
         "ssim": _finite(np.mean([score.ssim for score in scores])),
         "flip": _finite(np.mean([score.flip for score in scores])),
+        "corrected_psnr": _finite(np.mean(corrected)),
         "seconds": round(seconds, 3),
         "steps": int(scene.state.step),
         "spheres": int(np.sum(np.asarray(scene.state.alive))),
         "device": jax.devices()[0].device_kind,
         "version": __version__,
         "worst_view": views[worst],
+        "worst_corrected_view": views[int(np.argmin(corrected))],
         "views": views,
     }
 

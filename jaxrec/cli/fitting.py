@@ -24,6 +24,7 @@ from ..train import (
     make_record,
     read_record,
     start,
+    state_template,
 )
 from .errors import CommandError, Interrupted
 from .evaluation import evaluate_held_out, report
@@ -145,9 +146,7 @@ def restore(run: RunFolder, settings: FitSettings | None = None) -> Point | None
     if not checkpoints.steps():
         return None
     with _as_command_error(run.checkpoints):
-        found = checkpoints.restore(
-            lambda record: FitState.template(settings or read_record(record)[0])
-        )
+        found = checkpoints.restore(lambda record: state_template(record, settings))
         saved_settings, normalizer = read_record(found.record)
     return Point(
         state=found.tree,
@@ -172,7 +171,7 @@ def _continue(run: RunFolder, point: Point, capture: Capture, resume: str) -> Po
         seconds = time.monotonic() - began
         # A save is not begun where it does not fit: the one before it stays the newest.
         check_space(run.path, sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + 2**16)
-        record = make_record(settings, point.normalizer)
+        record = make_record(settings, point.normalizer, len(capture.train))
         checkpoints.save(step, state, {**record, "seconds": seconds})
         saved = step
 

@@ -5,6 +5,7 @@ from .batches import (
     FrameStack as FrameStack,
     stack_frames as stack_frames,
 )
+from .calibration import Calibration as Calibration
 from .density import (
     Edit as Edit,
     apply_edit as apply_edit,
@@ -13,12 +14,17 @@ from .density import (
     relocation_due as relocation_due,
 )
 from .evaluate import FittedScene as FittedScene, ViewScore as ViewScore, evaluate as evaluate
+from .exposure import Exposure as Exposure, expose as expose
 from .initialize import initial_spheres as initial_spheres
 from .loop import fit as fit, start as start
 from .model import Picture as Picture, SphereModel as SphereModel, build_shader as build_shader
 from .normalizer import SceneNormalizer as SceneNormalizer
 from .optimizer import make_optimizer as make_optimizer
-from .record import make_record as make_record, read_record as read_record
+from .record import (
+    make_record as make_record,
+    read_record as read_record,
+    state_template as state_template,
+)
 from .settings import (
     FitSettings as FitSettings,
     LearningRates as LearningRates,

@@ -23,12 +23,14 @@ class FrameStack:
         images: Straight (not premultiplied) colour in [0, 1], or in 0..255 if 8-bit.
         alphas: Coverage in [0, 1]; None if no frame has any.
         masks: Pixels to use; None for all.
+        numbers: Place of each frame among all that are fitted, of whatever size.
     """
 
     cameras: PinholeCamera
     images: Float[Array, "frames height width 3"] | UInt8[Array, "frames height width 3"]
     alphas: Float[Array, "frames height width"] | UInt8[Array, "frames height width"] | None
     masks: Bool[Array, "frames height width"] | None
+    numbers: Int[Array, " frames"]
 
 
 @pytree()
@@ -40,6 +42,7 @@ class Views:
     images: Float[Array, "views height width 3"]
     alphas: Float[Array, "views height width"] | None
     masks: Bool[Array, "views height width"] | None
+    numbers: Int[Array, " views"]
 
 
 def stack_frames(
@@ -53,7 +56,8 @@ def stack_frames(
         compact: Whether to round images to 8 bits.
     """
     return [
-        _stack([frames[i] for i in group], normalizer, compact) for group in group_by_size(frames)
+        _stack([frames[i] for i in group], group, normalizer, compact)
+        for group in group_by_size(frames)
     ]
 
 
@@ -70,7 +74,8 @@ def take_views(stack: FrameStack, index: Int[Array, " views"]) -> Views:
     cameras = jax.tree.map(lambda leaf: leaf[index], stack.cameras)
     masks = None if stack.masks is None else stack.masks[index]
     alphas = None if stack.alphas is None else _as_float(stack.alphas[index])
-    return Views(cameras, _as_float(stack.images[index]), alphas, masks)
+    numbers = stack.numbers[index]
+    return Views(cameras, _as_float(stack.images[index]), alphas, masks, numbers)
 
 
 def stack_cameras(cameras: Sequence[PinholeCamera]) -> PinholeCamera:
@@ -124,7 +129,9 @@ class FrameOrder:
         return [batches[i] for i in random.permutation(len(batches))]
 
 
-def _stack(frames: list[Frame], normalizer: SceneNormalizer, compact: bool) -> FrameStack:
+def _stack(
+    frames: list[Frame], numbers: list[int], normalizer: SceneNormalizer, compact: bool
+) -> FrameStack:
     images = np.stack([frame.image for frame in frames])
     shape = images.shape[:3]
     alphas = masks = None
@@ -143,6 +150,7 @@ def _stack(frames: list[Frame], normalizer: SceneNormalizer, compact: bool) -> F
         _on_device(images, compact),
         None if alphas is None else _on_device(alphas, compact),
         None if masks is None else jnp.asarray(masks),
+        jnp.asarray(numbers, jnp.int32),
     )
 
 

@@ -128,10 +128,9 @@ def _relocate(settings: Relocation, state: FitState) -> FitState:
         "log_radii": params["log_radii"] + jnp.where(shared, jnp.log(_SHRINK), 0.0),
         "logit_opacities": jnp.where(shared, logits, params["logit_opacities"]),
     }
-    return FitState(
-        params,
-        state.alive | edit.fresh,
-        apply_edit(edit, state.optimizer, moments=True),
-        state.step,
-        state.key,
+    return dataclasses.replace(
+        state,
+        params=params,
+        alive=state.alive | edit.fresh,
+        optimizer=apply_edit(edit, state.optimizer, moments=True),
     )

@@ -89,6 +89,8 @@ class ViewScore:
     Attributes:
         name: The frame's.
         psnr: Decibels over the pixels that the frame's mask selects.
+        corrected_psnr: The same after the affine change of colours that suits the frame best (see
+            `metrics.color_corrected`); of use for captures whose exposure varies.
         ssim: Over the whole image, masked pixels taken from the frame; NaN if it is smaller than
             SSIM's window of 11 pixels.
         flip: LDR-FLIP in [0, 1], lower is better, over the pixels that the mask selects, at FLIP's
@@ -99,6 +101,7 @@ class ViewScore:
 
     name: str
     psnr: float
+    corrected_psnr: float
     ssim: float
     flip: float
     image: Float32[np.ndarray, "height width 3"]
@@ -111,6 +114,8 @@ def evaluate(
     background: tuple[float, float, float] | None = None,
 ) -> Iterator[ViewScore]:
     """Renders frames' views and compares, one after the other.
+
+    What was learned about the exposure of images plays no part.
 
     Args:
         scene: What was fitted.
@@ -127,13 +132,23 @@ def evaluate(
         target = np.asarray(frame.over(color), np.float32)
         mask = None if frame.mask is None else jnp.asarray(frame.mask)
         decibels = metrics.psnr(jnp.asarray(image), jnp.asarray(target), mask)
+        corrected = metrics.color_corrected(image, target, frame.mask)
+        corrected = metrics.psnr(jnp.asarray(corrected), jnp.asarray(target), mask)
         compared = image if frame.mask is None else np.where(frame.mask[..., None], image, target)
         similarity = float("nan")
         if min(image.shape[:2]) >= 11:
             similarity = _ssim(jnp.asarray(compared), jnp.asarray(target))
         # A blend over the background may round to more than 1.
         difference = metrics.flip(image, np.clip(target, 0, 1), frame.mask)
-        yield ViewScore(frame.name, float(decibels), float(similarity), difference, image, target)
+        yield ViewScore(
+            name=frame.name,
+            psnr=float(decibels),
+            corrected_psnr=float(corrected),
+            ssim=float(similarity),
+            flip=difference,
+            image=image,
+            target=target,
+        )
 
 
 _ssim = jax.jit(metrics.ssim)

@@ -7,6 +7,7 @@ import jax
 
 from ..sensors import Frame
 from .batches import FrameOrder, stack_frames
+from .calibration import Calibration
 from .density import relocate, relocation_due
 from .evaluate import FittedScene
 from .initialize import initial_spheres
@@ -42,7 +43,9 @@ def start(
     shader_key, feature_key = jax.random.split(key)
     shader = build_shader(settings, shader_key)
     spheres = initial_spheres(frames, normalizer, settings, shader, feature_key)
-    return FitState.create(SphereModel(spheres, shader), settings), normalizer
+    cameras = [normalizer.scene_camera(frame.camera) for frame in frames]
+    calibration = Calibration.create(cameras, settings)
+    return FitState.create(SphereModel(spheres, shader), settings, calibration), normalizer
 
 
 def fit(

@@ -6,17 +6,27 @@ from typing import Any
 
 from .normalizer import SceneNormalizer
 from .settings import FitSettings
+from .state import FitState
 
 FORMAT_VERSION = 1
 
 
-def make_record(settings: FitSettings, normalizer: SceneNormalizer) -> dict[str, Any]:
-    """Describes a fit so that `FitState.template` and its scene can be rebuilt."""
+def make_record(
+    settings: FitSettings, normalizer: SceneNormalizer, images: int = 0
+) -> dict[str, Any]:
+    """Describes a fit so that `FitState.template` and its scene can be rebuilt.
+
+    Args:
+        settings: Of the fit.
+        normalizer: Of the fit.
+        images: How many it is fitted to.
+    """
     return {
         "format": FORMAT_VERSION,
         "version": _version(),
         "settings": settings.to_dict(),
         "normalizer": normalizer.to_dict(),
+        "images": images,
     }
 
 
@@ -36,6 +46,19 @@ def read_record(record: Mapping[str, Any]) -> tuple[FitSettings, SceneNormalizer
         FitSettings.from_dict(record["settings"]),
         SceneNormalizer.from_dict(record["normalizer"]),
     )
+
+
+def state_template(record: Mapping[str, Any], settings: FitSettings | None = None) -> FitState:
+    """Returns the shapes and dtypes of the state that lies beside a record.
+
+    Args:
+        record: What `make_record` has made.
+        settings: Of the fit; those of the record if None.
+
+    Raises:
+        ValueError: If the record cannot be read.
+    """
+    return FitState.template(settings or read_record(record)[0], record.get("images", 0))
 
 
 def _version() -> str:

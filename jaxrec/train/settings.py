@@ -5,6 +5,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from ._check import want as _want
+from .exposure import Exposure
+
 Preset = Literal["cpu", "gpu"]
 
 
@@ -106,6 +109,7 @@ class FitSettings:
     rates: LearningRates = LearningRates()
     losses: LossWeights = LossWeights()
     relocation: Relocation = Relocation()
+    exposure: Exposure = Exposure()
 
     def __post_init__(self):
         """Resolves the horizon and checks ranges; raises `ValueError` naming the setting."""
@@ -179,7 +183,12 @@ class FitSettings:
         Raises:
             ValueError: If a name is unknown or a value is out of range.
         """
-        groups = {"rates": LearningRates, "losses": LossWeights, "relocation": Relocation}
+        groups = {
+            "rates": LearningRates,
+            "losses": LossWeights,
+            "relocation": Relocation,
+            "exposure": Exposure,
+        }
         values = dict(values)
         for name, group in groups.items():
             if name in values:
@@ -195,8 +204,3 @@ def _build(cls: type, values: Mapping[str, Any], prefix: str) -> Any:
         names = ", ".join(prefix + name for name in unknown)
         raise ValueError(f"settings: unknown {names}; were they written by another version?")
     return cls(**values)
-
-
-def _want(holds: bool, name: str, got: Any, wanted: str) -> None:
-    if not holds:
-        raise ValueError(f"{name}: got {got}, want {wanted}")

@@ -10,6 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Int, Key
 
 from .._typing import pytree
+from .calibration import Calibration
 from .model import SphereModel, blank_model
 from .optimizer import make_optimizer
 from .settings import FitSettings
@@ -26,6 +27,7 @@ class FitState:
         optimizer: Optax's state.
         step: Number of steps done.
         key: Randomness; each step folds its number into it, so it never changes.
+        calibration: What is learned about the images, not about the scene.
     """
 
     params: Any
@@ -33,10 +35,19 @@ class FitState:
     optimizer: Any
     step: Int[Array, ""]
     key: Key[Array, ""]
+    calibration: Calibration
 
     @classmethod
-    def create(cls, model: SphereModel, settings: FitSettings) -> "FitState":
-        """Starts from a model at step 0. The model's arrays are copied, so it stays usable."""
+    def create(
+        cls, model: SphereModel, settings: FitSettings, calibration: Calibration | None = None
+    ) -> "FitState":
+        """Starts at step 0.
+
+        Args:
+            model: Where to start. Its arrays are copied, so it stays usable.
+            settings: Of the fit.
+            calibration: What to start from with the images; nothing is learned about them if None.
+        """
         params = nnx.to_pure_dict(nnx.state(model, nnx.Param))
         params = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), params)
         return cls(
@@ -45,12 +56,20 @@ class FitState:
             optimizer=make_optimizer(settings.rates, settings.horizon).init(params),
             step=jnp.zeros((), jnp.int32),
             key=jax.random.key(settings.seed),
+            calibration=Calibration() if calibration is None else calibration,
         )
 
     @classmethod
-    def template(cls, settings: FitSettings) -> "FitState":
-        """Returns the shapes and dtypes of a fit's state, without its values."""
-        return jax.eval_shape(lambda: cls.create(blank_model(settings), settings))
+    def template(cls, settings: FitSettings, images: int = 0) -> "FitState":
+        """Returns the shapes and dtypes of a fit's state, without its values.
+
+        Args:
+            settings: Of the fit.
+            images: How many it is fitted to, where something is learned about each.
+        """
+        return jax.eval_shape(
+            lambda: cls.create(blank_model(settings), settings, Calibration.blank(settings, images))
+        )
 
     def step_keys(self, step: Int[Array, ""]) -> Key[Array, " uses"]:
         """Returns the randomness of one step: background, view weight and relocation."""

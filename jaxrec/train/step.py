@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from .. import losses
 from .batches import FrameStack, Views, take_views
+from .exposure import expose, total_variation
 from .model import SphereModel, view_weight
 from .normalizer import SceneNormalizer
 from .optimizer import make_optimizer
@@ -61,16 +62,20 @@ def _step(
     backgrounds = _backgrounds(settings, keys[0], index.shape[0])
     weight = view_weight(settings, state.step, keys[1])
 
-    def objective(params):
+    def objective(params, taken):
         model = nnx.merge(graphdef, params, {"alive": state.alive})
-        return _objective(settings, limits, model, views, backgrounds, weight)
+        exposures = state.calibration.exposures(taken)
+        return _objective(settings, limits, model, views, backgrounds, weight, exposures)
 
-    (loss, metrics), gradients = jax.value_and_grad(objective, has_aux=True)(state.params)
+    taken = state.calibration.take(views.numbers)
+    differentiated = jax.value_and_grad(objective, argnums=(0, 1), has_aux=True)
+    (loss, metrics), (gradients, of_images) = differentiated(state.params, taken)
     # Optax itself mixes dtypes (a float to an integer power) where JAX is told to be strict.
     with jax.numpy_dtype_promotion("standard"):
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
         params = optax.apply_updates(state.params, updates)
-    state = FitState(params, state.alive, optimizer_state, state.step + 1, state.key)
+    calibration = state.calibration.moved(settings, state.step, views.numbers, of_images)
+    state = FitState(params, state.alive, optimizer_state, state.step + 1, state.key, calibration)
     alive = state.alive.sum().astype(jnp.float32)
     return state, {"loss": loss, **metrics, "spheres": alive}
 
@@ -82,6 +87,7 @@ def _objective(
     views: Views,
     backgrounds: Array,
     weight: Array,
+    exposures: Array | None,
 ) -> tuple[Array, Metrics]:
     picture = model(
         views.cameras,
@@ -92,15 +98,20 @@ def _objective(
         kind=settings.kind,
         view_weight=weight,
     )
-    target = views.images
+    color, target = picture.color, views.images
+    behind = jnp.broadcast_to(backgrounds[:, None, None, :], target.shape)
+    if exposures is not None:
+        color = expose(color, exposures)
+        # What is put behind a cut-out image has not been photographed with it.
+        behind = expose(behind, jax.lax.stop_gradient(exposures))
     if views.alphas is not None:
         alpha = views.alphas[..., None]
-        target = alpha * target + (1 - alpha) * backgrounds[:, None, None, :]
+        target = alpha * target + (1 - alpha) * behind
     share = settings.losses.d_ssim
-    terms = {"l1": losses.l1(picture.color, target, views.masks)}
+    terms = {"l1": losses.l1(color, target, views.masks)}
     weights = {"l1": 1 - share}
     if share > 0:
-        terms["d_ssim"] = losses.d_ssim(picture.color, target, views.masks)
+        terms["d_ssim"] = losses.d_ssim(color, target, views.masks)
         weights["d_ssim"] = share
     if settings.losses.opacity > 0 or settings.losses.radius > 0:
         spheres = model.spheres()
@@ -108,7 +119,10 @@ def _objective(
         terms["radius"] = losses.radius_cost(spheres.radii, spheres.alive)
         weights["opacity"] = settings.losses.opacity
         weights["radius"] = settings.losses.radius
-    error = losses.mse(picture.color, target, views.masks)
+    if exposures is not None and settings.exposure.kind == "grid":
+        terms["exposure"] = total_variation(exposures)
+        weights["exposure"] = settings.exposure.total_variation
+    error = losses.mse(color, target, views.masks)
     psnr = -10 * jnp.log10(jnp.maximum(error, 1e-10))
     return losses.weighted_sum(terms, weights), {**terms, "psnr": psnr}
 
