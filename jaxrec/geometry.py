@@ -68,6 +68,35 @@ def matrix_from_axis_angle(axis_angle: Float[Array, "*batch 3"]) -> Float[Array,
     return jnp.stack([jnp.stack(row, axis=-1) for row in rows], axis=-2)
 
 
+def rigid_from_twist(twist: Float[Array, "*batch 6"]) -> Float[Array, "*batch 4 4"]:
+    r"""Turns twists into rigid transforms: the exponential map of SE(3).
+
+    With t = |w| the rotation is exp([w]) and the translation V v, where
+    V = I + (1 - cos t) / t^2 [w] + (t - sin t) / t^3 [w]^2.
+
+    Args:
+        twist: Rotation vector w in radians, then v in metres; any size, 0 included.
+
+    Returns:
+        The transforms. Differentiable everywhere, at 0 too.
+
+    References:
+        Eade, "Lie Groups for 2D and 3D Transformations", 2013, section 3.2.
+    """
+    turn, shift = twist[..., :3], twist[..., 3:]
+    squared = jnp.sum(turn * turn, axis=-1, keepdims=True)
+    # Differences that cancel at small angles; the series' next terms are below rounding.
+    small = squared < 1
+    safe = jnp.where(small, jnp.ones_like(squared), squared)
+    angle = jnp.sqrt(safe)
+    near = jnp.where(small, squared, jnp.zeros_like(squared))
+    first = jnp.where(small, _series(near, 1 / 2, 2), 2 * jnp.square(jnp.sin(angle / 2)) / safe)
+    second = jnp.where(small, _series(near, 1 / 6, 3), (angle - jnp.sin(angle)) / (safe * angle))
+    once = jnp.cross(turn, shift)
+    moved = shift + first * once + second * jnp.cross(turn, once)
+    return rigid(matrix_from_axis_angle(turn), moved)
+
+
 def matrix_from_rotation6(rotation6: Float[Array, "*batch 6"]) -> Float[Array, "*batch 3 3"]:
     """Turns two 3-vectors into a rotation matrix whose first two **rows** they span.
 
@@ -145,6 +174,15 @@ def rotate(
     columns = jnp.moveaxis(jnp.expand_dims(rotation, tuple(range(missing))), -1, 0)
     x, y, z = (vectors[..., i : i + 1] for i in range(3))
     return x * columns[0] + y * columns[1] + z * columns[2]
+
+
+def _series(squared: jax.Array, first: float, power: int) -> jax.Array:
+    """Sums 1/power! - t^2/(power + 2)! + ..., given t^2 in [0, 1] and the first term."""
+    term, total = jnp.full_like(squared, first), jnp.full_like(squared, first)
+    for k in range(power + 2, power + 16, 2):
+        term = -term * squared / (k * (k - 1))
+        total = total + term
+    return total
 
 
 def _check_sight(eye: np.ndarray | None, forward: np.ndarray | None, up: np.ndarray | None) -> None:

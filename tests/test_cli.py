@@ -392,3 +392,26 @@ def test_info_names_the_devices(capsys):
     assert facts["problems"] == [] or jax.default_backend() == "gpu"
     assert main(["info"]) == 0
     assert f"jax {jax.__version__}" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_refined_cameras_are_written_and_can_be_rendered(data, tmp_path, capsys):
+    run = tmp_path / "run"
+    refine = ("--cameras.poses", "1e-3", "--cameras.focal", "1e-3", "--cameras.start", "0")
+    exposure = ("--exposure.kind", "affine")
+    assert (
+        main(["fit", str(data), "--out", str(run), "--steps", "20", *OPTIONS, *refine, *exposure])
+        == 0
+    )
+    assert f"refined cameras: {run / 'cameras.json'}" in capsys.readouterr().out
+    document = json.loads((run / "cameras.json").read_text())
+    given = json.loads((data / "transforms_train.json").read_text())
+    assert len(document["frames"]) == len(given["frames"]) == 8
+    for frame, before in zip(document["frames"], given["frames"], strict=True):
+        moved = np.abs(np.subtract(frame["transform_matrix"], before["transform_matrix"])).max()
+        assert 1e-5 < moved < 0.2
+    for poses, folder in (("train", "train"), (str(run / "cameras.json"), "poses_cameras")):
+        assert main(["render", str(run), "--poses", poses]) == 0
+        assert len(list((run / "renders" / folder).glob("*.png"))) == 8
+    first, second = (run / "renders" / name / "0003.png" for name in ("train", "poses_cameras"))
+    assert first.read_bytes() == second.read_bytes()

@@ -14,6 +14,7 @@ import jax
 
 from .. import __version__
 from ..data import Capture
+from ..data.camera_file import cameras_document
 from ..io import Checkpoints
 from ..train import (
     FitSettings,
@@ -123,6 +124,11 @@ def fit_run(run: RunFolder, capture: Capture, settings: FitSettings, resume: str
     else:
         print(f"{run.path}: finished already, at step {point.step}; more --steps go further")
     scene = FittedScene(point.state, settings, point.normalizer)
+    if scene.refined:
+        cameras = scene.cameras(capture.train)
+        names = [frame.name for frame in capture.train]
+        run.write_cameras(cameras_document(cameras, names))
+        print(f"refined cameras: {run.cameras_file}")
     summary = evaluate_held_out(run, scene, capture, seconds=point.seconds)
     print(report(run, summary))
     return summary

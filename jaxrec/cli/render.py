@@ -32,8 +32,9 @@ def render_command(
     Args:
         run: Run folder that `jaxrec fit` or `jaxrec demo` has made.
         poses: `spiral` leads around the scene; `held-out` and `train` are the capture's own
-            cameras; anything else is the path of a json like transforms.json, whose images need
-            not exist and whose intrinsics are the capture's unless it has its own.
+            cameras, those to train as the fit has refined them; anything else is the path of a
+            json like transforms.json, whose images need not exist and whose intrinsics are the
+            capture's unless it has its own.
         out: Folder for the pictures; the video lies beside it. By default in RUN/renders.
         frames: Number of views on the spiral.
         fps: Views per second in the video.
@@ -76,7 +77,7 @@ def choose_cameras(run: SavedRun, poses: str, frames: int) -> list[PinholeCamera
         CommandError: If there is no such file.
         CaptureError: If the file cannot be used.
     """
-    train = [frame.camera for frame in run.capture.train]
+    train = run.scene.cameras(run.capture.train)
     if poses == "spiral":
         return spiral(train, frames)
     if poses == "held-out":

@@ -58,6 +58,7 @@ class RunFolder:
         self.config_file = path / "config.yaml"
         self.metrics_file = path / "metrics.jsonl"
         self.summary_file = path / "summary.json"
+        self.cameras_file = path / "cameras.json"
         self.contact_sheet_file = path / "contact_sheet.png"
         self.checkpoints = path / "checkpoints"
         self.renders = path / "renders"
@@ -153,6 +154,10 @@ class RunFolder:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Writes what came of the run."""
         write_text(self.summary_file, json.dumps(summary, indent=2) + "\n")
+
+    def write_cameras(self, document: Mapping[str, Any]) -> None:
+        """Writes the cameras as the fit has refined them."""
+        write_text(self.cameras_file, json.dumps(document, indent=2) + "\n")
 
     def append_metrics(self, values: Mapping[str, int | float]) -> None:
         """Adds a line to `metrics.jsonl`, whole or not at all."""

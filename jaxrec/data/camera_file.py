@@ -2,13 +2,15 @@
 
 import os
 import pathlib
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from ..sensors import PinholeCamera
 from ._document import Fields, load_document
 from ._intrinsics import resolve_intrinsics
-from ._poses import camera_to_world
+from ._poses import FLIP, POSE, camera_to_world
 from .errors import CaptureError
 
 _FOCAL = ("fl_x", "fl_y", "camera_angle_x", "camera_angle_y", "x_fov", "y_fov")
@@ -33,6 +35,30 @@ def read_cameras(path: str | os.PathLike[str], default: PinholeCamera) -> list[P
     if not cameras:
         raise CaptureError(document.file, "frames", "found no frame", "list at least one pose")
     return cameras
+
+
+def cameras_document(cameras: Sequence[PinholeCamera], names: Sequence[str]) -> dict[str, Any]:
+    """Describes cameras as `read_cameras` reads them, one by one and with their lenses.
+
+    Args:
+        cameras: What to describe.
+        names: Of their images, written as `file_path`.
+
+    Returns:
+        Plain values, fit for JSON.
+    """
+    return {"frames": [_entry(camera, name) for camera, name in zip(cameras, names, strict=True)]}
+
+
+def _entry(camera: PinholeCamera, name: str) -> dict[str, Any]:
+    pose = np.asarray(camera.world_from_camera, np.float64) @ FLIP
+    entry: dict[str, Any] = {"file_path": name, "w": camera.width, "h": camera.height}
+    entry["fl_x"], entry["fl_y"] = np.asarray(camera.focal, np.float64).tolist()
+    entry["cx"], entry["cy"] = np.asarray(camera.principal, np.float64).tolist()
+    if camera.distortion is not None:
+        coefficients = np.asarray(camera.distortion, np.float64).tolist()
+        entry |= dict(zip(("k1", "k2", "p1", "p2", "k3"), coefficients, strict=True))
+    return {**entry, POSE: pose.tolist()}
 
 
 def _camera(entry: Fields, document: Fields, default: PinholeCamera) -> PinholeCamera:

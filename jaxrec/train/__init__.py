@@ -25,6 +25,7 @@ from .record import (
     read_record as read_record,
     state_template as state_template,
 )
+from .refinement import CameraRefinement as CameraRefinement
 from .settings import (
     FitSettings as FitSettings,
     LearningRates as LearningRates,

@@ -65,6 +65,32 @@ class FittedScene:
         )
         return picture._replace(depth=picture.depth / np.float32(self.normalizer.scale))
 
+    @property
+    def refined(self) -> bool:
+        """Whether the fit has refined cameras."""
+        learned = self.state.calibration
+        return learned.poses is not None or learned.lenses is not None
+
+    def cameras(self, frames: Sequence[Frame]) -> list[PinholeCamera]:
+        """Returns the cameras of the frames that were fitted, as the fit has refined them.
+
+        Args:
+            frames: Those of the fit, in their order.
+
+        Returns:
+            Cameras in the world, of the frames' dtype.
+        """
+        refined = []
+        for number, frame in enumerate(frames):
+            images = jnp.asarray([number], jnp.int32)
+            placed = self.normalizer.scene_camera(frame.camera)
+            stack = jax.tree.map(lambda leaf: leaf[None], placed)
+            learned = self.state.calibration
+            stack = learned.cameras(self.settings, stack, images, learned.take(images))
+            camera = jax.tree.map(lambda leaf: leaf[0], stack)
+            refined.append(self.normalizer.world_camera(camera))
+        return refined
+
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _render(
@@ -115,7 +141,8 @@ def evaluate(
 ) -> Iterator[ViewScore]:
     """Renders frames' views and compares, one after the other.
 
-    What was learned about the exposure of images plays no part.
+    What was learned about the exposure and the pose of images plays no part. What was learned
+    about a lens does, where the frame was taken with the same one.
 
     Args:
         scene: What was fitted.
@@ -127,7 +154,8 @@ def evaluate(
     """
     color = scene.settings.background if background is None else background
     for frame in frames:
-        rendered = scene.render(frame.camera, color).color
+        camera = scene.state.calibration.lens_of(scene.settings, frame.camera)
+        rendered = scene.render(camera, color).color
         image = np.clip(np.asarray(rendered), 0, 1)
         target = np.asarray(frame.over(color), np.float32)
         mask = None if frame.mask is None else jnp.asarray(frame.mask)

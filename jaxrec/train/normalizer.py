@@ -64,6 +64,14 @@ class SceneNormalizer:
             camera, world_from_camera=jnp.asarray(pose, np.asarray(camera.focal).dtype)
         )
 
+    def world_camera(self, camera: PinholeCamera) -> PinholeCamera:
+        """Returns a camera of the scene as it stands in the world: undoes `scene_camera`."""
+        pose = np.asarray(camera.world_from_camera).astype(np.float64)
+        pose[:3, 3] = pose[:3, 3] / self.scale + np.asarray(self.center)
+        return dataclasses.replace(
+            camera, world_from_camera=jnp.asarray(pose, np.asarray(camera.focal).dtype)
+        )
+
     def world_spheres(self, spheres: Spheres) -> Spheres:
         """Returns the scene's spheres in world coordinates, as float32 on the host's precision."""
         centers = np.asarray(spheres.centers, np.float64) / self.scale + np.asarray(self.center)

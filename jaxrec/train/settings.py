@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from ._check import want as _want
 from .exposure import Exposure
+from .refinement import CameraRefinement
 
 Preset = Literal["cpu", "gpu"]
 
@@ -110,6 +111,7 @@ class FitSettings:
     losses: LossWeights = LossWeights()
     relocation: Relocation = Relocation()
     exposure: Exposure = Exposure()
+    cameras: CameraRefinement = CameraRefinement()
 
     def __post_init__(self):
         """Resolves the horizon and checks ranges; raises `ValueError` naming the setting."""
@@ -188,6 +190,7 @@ class FitSettings:
             "losses": LossWeights,
             "relocation": Relocation,
             "exposure": Exposure,
+            "cameras": CameraRefinement,
         }
         values = dict(values)
         for name, group in groups.items():

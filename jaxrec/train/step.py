@@ -64,8 +64,11 @@ def _step(
 
     def objective(params, taken):
         model = nnx.merge(graphdef, params, {"alive": state.alive})
-        exposures = state.calibration.exposures(taken)
-        return _objective(settings, limits, model, views, backgrounds, weight, exposures)
+        learned = state.calibration
+        cameras = learned.cameras(settings, views.cameras, views.numbers, taken)
+        refined = dataclasses.replace(views, cameras=cameras)
+        exposures = learned.exposures(taken)
+        return _objective(settings, limits, model, refined, backgrounds, weight, exposures)
 
     taken = state.calibration.take(views.numbers)
     differentiated = jax.value_and_grad(objective, argnums=(0, 1), has_aux=True)
