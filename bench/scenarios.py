@@ -37,7 +37,7 @@ from _scenes import (
     street_scene,
 )
 from _training import synthetic_fit
-from jaxrec.train import FitSettings, LossWeights, Relocation, make_step
+from jaxrec.train import Backdrop, FitSettings, LossWeights, Relocation, make_step
 from jaxrec.train.batches import stack_frames
 
 Passes = dict[str, Callable[[Renderer, Scene], dict[str, float]]]
@@ -49,7 +49,7 @@ def train_l1(kind: Kind, scale: float) -> None:
         spheres=_count(1_000_000, scale),
         kind=kind,
         shader="plain",
-        random_background=False,
+        backdrop=Backdrop(kind="constant"),
         losses=LossWeights(d_ssim=0.0),
         relocation=Relocation(every=0),
     )

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from _harness import commit, device, report
 from _scenes import KINDS
 from _training import synthetic_fit
-from jaxrec.train import FitSettings, FitState, fit
+from jaxrec.train import Backdrop, FitSettings, FitState, fit
 
 VIEWS = 8
 # Bytes by which memory in use may differ between checks. A leak of 256 bytes in each step, the
@@ -98,7 +98,7 @@ def main() -> None:
         spheres=options.spheres,
         kind=options.kind,
         shader="plain",
-        random_background=False,
+        backdrop=Backdrop(kind="constant"),
         progress_every=options.every,
     )
     frames, state, normalizer = synthetic_fit(settings, VIEWS, options.size)

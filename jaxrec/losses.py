@@ -54,6 +54,32 @@ def mse(
     return _mean(jnp.square(prediction - target), mask)
 
 
+def huber(
+    prediction: Float[Array, "*pixels channels"],
+    target: Float[Array, "*pixels channels"],
+    mask: Mask | None = None,
+    *,
+    width: float,
+) -> Float[Array, ""]:
+    """Computes the mean Huber difference: d^2 / (2 width) up to `width`, then |d| - width / 2.
+
+    Args:
+        prediction: What was rendered.
+        target: What was measured.
+        mask: Which pixels count, or how much; all if None.
+        width: Where the square ends, > 0, in the unit of the values.
+
+    Returns:
+        The mean, differentiable.
+
+    References:
+        Huber, "Robust Estimation of a Location Parameter", Ann. Math. Statist. 1964, section 2.
+    """
+    size = jnp.abs(prediction - target)
+    inside = jnp.minimum(size, width)
+    return _mean(inside * inside / (2 * width) + (size - inside), mask)
+
+
 def d_ssim(
     prediction: Float[Array, "*views height width channels"],
     target: Float[Array, "*views height width channels"],
@@ -105,11 +131,38 @@ def d_ssim(
     return 0.5 * _mean(1 - jnp.moveaxis(similarity, 0, -1), weights)
 
 
+def energy(values: Float[Array, "*pixels channels"], mask: Mask | None = None) -> Float[Array, ""]:
+    """Computes the mean square over pixels and channels: the price of a residual.
+
+    Args:
+        values: What should stay small.
+        mask: Which pixels count, or how much; all if None.
+
+    Returns:
+        The mean, differentiable.
+    """
+    return _mean(jnp.square(values), mask)
+
+
 def opacity_cost(
     opacities: Float[Array, " spheres"], alive: Bool[Array, " spheres"]
 ) -> Float[Array, ""]:
     """Computes the mean opacity of the living spheres, which thins out those that do little."""
     return _mean(opacities[..., None], alive)
+
+
+def opacity_entropy(
+    opacities: Float[Array, " spheres"], alive: Bool[Array, " spheres"]
+) -> Float[Array, ""]:
+    """Computes the mean entropy of the living spheres' opacities, in nats.
+
+    It is largest, ln 2, at 0.5 and drives each sphere to be solid or nothing. Finite, with a
+    finite gradient, at 0 and 1.
+    """
+    tiny = float(jnp.finfo(opacities.dtype).eps)
+    inside = jnp.clip(opacities, tiny, 1 - tiny)
+    entropy = -inside * jnp.log(inside) - (1 - inside) * jnp.log1p(-inside)
+    return _mean(entropy[..., None], alive)
 
 
 def radius_cost(

@@ -11,6 +11,7 @@ from jaxrec.scene import Spheres
 from jaxrec.sensors import Frame, PinholeCamera, look_at
 from jaxrec.shading import PlainColor
 from jaxrec.train import (
+    Backdrop,
     Calibration,
     FitSettings,
     FitState,
@@ -31,7 +32,7 @@ SETTINGS = FitSettings(
     spheres=COUNT,
     shader="plain",
     background=BACKGROUND,
-    random_background=False,
+    backdrop=Backdrop(kind="constant"),
     losses=LossWeights(d_ssim=0.0),
     relocation=Relocation(every=0),
 )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxrec.shading import PlainColor, SphericalHarmonics, ViewMLP, harmonics_basis
+from jaxrec.shading import PlainColor, SphericalHarmonics, UNet, ViewMLP, harmonics_basis
 
 SHADERS = {
     "plain": PlainColor,
@@ -131,3 +131,62 @@ def test_wrong_sizes_are_named():
         SphericalHarmonics(4)
     with pytest.raises(ValueError, match="hidden=0"):
         ViewMLP(hidden=0, rngs=nnx.Rngs(0))
+
+
+# ---- whole views
+
+
+def views(key, channels, shape=(2, 9, 7)):
+    keys = jax.random.split(key, 3)
+    alpha = jax.random.uniform(keys[0], shape)
+    features = alpha[..., None] * jax.random.normal(keys[1], (*shape, channels))
+    return features, alpha, unit_vectors(keys[2], shape)
+
+
+def test_a_unet_starts_without_effect(key):
+    unet = UNet(5, width=4, rngs=nnx.Rngs(0))
+    np.testing.assert_array_equal(unet(*views(key, 5)), np.zeros((2, 9, 7, 3)))
+
+
+def test_a_unet_is_bounded_and_fades_with_weight_and_alpha(key):
+    unet = trained(UNet(5, width=4, limit=0.25, rngs=nnx.Rngs(0)))
+    features, alpha, directions = views(key, 5)
+    full = np.asarray(unet(100 * features, alpha, directions))
+    assert full.any() and np.all(np.abs(full) <= 0.25 * alpha[..., None] + 1e-6)
+    half = unet(100 * features, alpha, directions, 0.5)
+    np.testing.assert_allclose(half, 0.5 * full, atol=1e-6)
+    assert not np.any(unet(features, alpha, directions, 0.0))
+    assert not np.any(unet(features, 0 * alpha, directions))
+
+
+def test_a_unet_treats_views_one_by_one_and_sees_neighbours(key):
+    unet = trained(UNet(5, width=4, rngs=nnx.Rngs(0)))
+    # Small, so that the bound of the residual hides nothing.
+    unet.last.kernel[...] = 1e-4 * unet.last.kernel[...]
+    unet.last.bias[...] = jnp.zeros(3)
+    features, alpha, directions = views(key, 5)
+    both = unet(features, alpha, directions)
+    single = unet(features[1], alpha[1], directions[1])
+    np.testing.assert_allclose(single, both[1], atol=1e-5)
+    changed = unet(features.at[1, 4, 3].add(1.0), alpha, directions)
+    np.testing.assert_array_equal(changed[0], both[0])
+    moved = np.abs(np.asarray(changed - both)[1]).max(axis=-1) > 0
+    assert moved[4, 3] and moved[4, 2] and moved.sum() > 9
+
+
+def test_a_unet_has_finite_gradients_to_every_weight(key):
+    graph, weights = nnx.split(trained(UNet(5, width=4, rngs=nnx.Rngs(0))))
+    features, alpha, directions = views(key, 5)
+
+    def total(weights, features, directions):
+        change = nnx.merge(graph, weights)(0.1 * features, alpha, directions)
+        return (change * jax.random.normal(key, change.shape)).sum()
+
+    gradients = jax.jit(jax.grad(total, argnums=(0, 1, 2)))(weights, features, directions)
+    for leaf in jax.tree.leaves(gradients):
+        assert np.all(np.isfinite(leaf)) and np.any(leaf)
+
+
+def test_wrong_sizes_of_a_unet_are_named():
+    with pytest.raises(ValueError, match="width=0"):
+        UNet(3, width=0, rngs=nnx.Rngs(0))

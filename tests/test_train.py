@@ -13,6 +13,7 @@ from jaxrec.scene import Spheres
 from jaxrec.sensors import Frame, PinholeCamera, look_at
 from jaxrec.shading import PlainColor
 from jaxrec.train import (
+    Backdrop,
     FitSettings,
     FitState,
     LossWeights,
@@ -159,8 +160,13 @@ VARIANTS = {
     "softmax, black": {
         "kind": "softmax",
         "gamma": 0.05,
-        "random_background": False,
+        "backdrop": Backdrop(kind="constant"),
         "background": (0.0, 0.0, 0.0),
+    },
+    "u-net, penalised view dependence": {
+        "image_shader": "unet",
+        "view_start": 0.0,
+        "losses": LossWeights(view=0.1),
     },
     "regularised, no relocation": {
         "losses": LossWeights(d_ssim=0.0, opacity=0.01, radius=0.01),

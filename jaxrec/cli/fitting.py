@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from .. import __version__
 from ..data import Capture
@@ -111,8 +113,9 @@ def fit_run(run: RunFolder, capture: Capture, settings: FitSettings, resume: str
     for message in () if point is None else point.messages:
         print(message)
     if point is None:
+        picture = _read_picture(settings)
         with _as_command_error():
-            state, normalizer = start(capture.train, settings)
+            state, normalizer = start(capture.train, settings, picture=picture)
         point = Point(state, settings, normalizer, seconds=0.0)
     if point.step < settings.steps:
         if point.step > 0:
@@ -211,6 +214,26 @@ def _continue(run: RunFolder, point: Point, capture: Capture, resume: str) -> Po
     if received:
         raise Interrupted.at_step(received[0], step, resume)
     return Point(scene.state, settings, point.normalizer, seconds)
+
+
+def _read_picture(settings: FitSettings) -> jax.Array | None:
+    """Reads the picture that the settings put behind the scene, in the size that they want."""
+    from PIL import Image
+
+    backdrop = settings.backdrop
+    if not backdrop.file:
+        return None
+    try:
+        with Image.open(backdrop.file) as image:
+            size = (backdrop.columns, backdrop.rows)
+            resized = image.convert("RGB").resize(size, Image.Resampling.BOX)
+    except OSError as error:
+        why = error.strerror or "of no known kind"
+        raise CommandError(
+            f"{backdrop.file}: cannot be read as an image ({why}); give a PNG or JPEG to "
+            "--backdrop.file"
+        ) from error
+    return jnp.asarray(np.asarray(resized, np.float32) / 255)
 
 
 @contextlib.contextmanager

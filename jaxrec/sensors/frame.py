@@ -18,6 +18,8 @@ class Frame:
         alpha: Coverage in [0, 1], or none if the image has no alpha channel.
         mask: True where the pixel may be used, or none to use all.
         name: What to call it: the file's name, for one.
+        depth: Measured depth along the optical axis in metres, 0 or not finite where there is
+            none; or none at all.
 
     Raises:
         ValueError: If an array has the wrong dtype, or another size than the camera's.
@@ -28,12 +30,14 @@ class Frame:
     alpha: Float32[np.ndarray, "height width"] | None = None
     mask: Bool[np.ndarray, "height width"] | None = None
     name: str = ""
+    depth: Float32[np.ndarray, "height width"] | None = None
 
     def __post_init__(self):
         size = (self.camera.height, self.camera.width)
         self._check("image", self.image, np.float32, (*size, 3))
         self._check("alpha", self.alpha, np.float32, size)
         self._check("mask", self.mask, np.bool_, size)
+        self._check("depth", self.depth, np.float32, size)
 
     def over(
         self, background: Float32[np.ndarray, "3"] | tuple[float, float, float]

@@ -1,6 +1,8 @@
 """Shaders: what turns blended features and a viewing direction into colour, pixel by pixel."""
 
+from .backdrop import EnvironmentMap as EnvironmentMap
 from .base import Shader as Shader
 from .harmonics import SphericalHarmonics as SphericalHarmonics, harmonics_basis as harmonics_basis
 from .plain import PlainColor as PlainColor
+from .unet import UNet as UNet
 from .view_mlp import ViewMLP as ViewMLP

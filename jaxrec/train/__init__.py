@@ -1,5 +1,6 @@
 """Fitting spheres and a shader to frames."""
 
+from .backdrop import Backdrop as Backdrop
 from .batches import (
     FrameOrder as FrameOrder,
     FrameStack as FrameStack,
@@ -13,6 +14,7 @@ from .density import (
     relocate as relocate,
     relocation_due as relocation_due,
 )
+from .depth import DepthLoss as DepthLoss
 from .evaluate import FittedScene as FittedScene, ViewScore as ViewScore, evaluate as evaluate
 from .exposure import Exposure as Exposure, expose as expose
 from .initialize import initial_spheres as initial_spheres

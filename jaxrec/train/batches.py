@@ -24,6 +24,7 @@ class FrameStack:
         alphas: Coverage in [0, 1]; None if no frame has any.
         masks: Pixels to use; None for all.
         numbers: Place of each frame among all that are fitted, of whatever size.
+        depths: Along the optical axis in metres, 0 where there is none; None for none at all.
     """
 
     cameras: PinholeCamera
@@ -31,6 +32,7 @@ class FrameStack:
     alphas: Float[Array, "frames height width"] | UInt8[Array, "frames height width"] | None
     masks: Bool[Array, "frames height width"] | None
     numbers: Int[Array, " frames"]
+    depths: Float[Array, "frames height width"] | None
 
 
 @pytree()
@@ -43,6 +45,7 @@ class Views:
     alphas: Float[Array, "views height width"] | None
     masks: Bool[Array, "views height width"] | None
     numbers: Int[Array, " views"]
+    depths: Float[Array, "views height width"] | None
 
 
 def stack_frames(
@@ -75,7 +78,8 @@ def take_views(stack: FrameStack, index: Int[Array, " views"]) -> Views:
     masks = None if stack.masks is None else stack.masks[index]
     alphas = None if stack.alphas is None else _as_float(stack.alphas[index])
     numbers = stack.numbers[index]
-    return Views(cameras, _as_float(stack.images[index]), alphas, masks, numbers)
+    depths = None if stack.depths is None else stack.depths[index]
+    return Views(cameras, _as_float(stack.images[index]), alphas, masks, numbers, depths)
 
 
 def stack_cameras(cameras: Sequence[PinholeCamera]) -> PinholeCamera:
@@ -145,12 +149,19 @@ def _stack(
         for index, frame in enumerate(frames):
             if frame.mask is not None:
                 masks[index] = frame.mask
+    depths = None
+    if any(frame.depth is not None for frame in frames):
+        depths = np.zeros(shape, np.float32)
+        for index, frame in enumerate(frames):
+            if frame.depth is not None:
+                depths[index] = frame.depth
     return FrameStack(
         stack_cameras([normalizer.scene_camera(frame.camera) for frame in frames]),
         _on_device(images, compact),
         None if alphas is None else _on_device(alphas, compact),
         None if masks is None else jnp.asarray(masks),
         jnp.asarray(numbers, jnp.int32),
+        None if depths is None else jnp.asarray(depths),
     )
 
 

@@ -47,19 +47,22 @@ class FittedScene:
 
         Args:
             camera: In world coordinates.
-            background: Colour in [0, 1]; the settings' if None.
+            background: Colour in [0, 1]; the scene's own backdrop, or else the settings' colour,
+                if None.
 
         Returns:
             Colour, not clipped; expected depth in metres; alpha.
         """
-        color = self.settings.background if background is None else background
+        color = background
+        if background is None and self.settings.backdrop.shape is None:
+            color = self.settings.background
         picture = _render(
             graph(self.settings),
             self.settings.kind,
             self.state.params,
             self.state.alive,
             self.normalizer.scene_camera(camera),
-            jnp.asarray(color, jnp.float32),
+            None if color is None else jnp.asarray(color, jnp.float32),
             tuple(map(np.float32, (self.normalizer.near, self.normalizer.far))),
             np.float32(self.settings.gamma),
         )
@@ -99,13 +102,14 @@ def _render(
     params: Any,
     alive: Any,
     camera: PinholeCamera,
-    background: jax.Array,
+    background: jax.Array | None,
     limits: tuple[Any, Any],
     gamma: Any,
 ) -> Picture:
     model = nnx.merge(graphdef, params, {"alive": alive})
     near, far = limits
-    return model(camera, background, near=near, far=far, gamma=gamma, kind=kind)
+    picture = model(camera, background, near=near, far=far, gamma=gamma, kind=kind)
+    return picture._replace(view_part=None)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -147,7 +151,8 @@ def evaluate(
     Args:
         scene: What was fitted.
         frames: What to compare with, usually held out.
-        background: Colour in [0, 1] behind scene and cut-out frames; the settings' if None.
+        background: Colour in [0, 1] behind scene and cut-out frames; the scene's own backdrop, or
+            else the settings' colour, if None.
 
     Yields:
         A score for each frame.
@@ -155,7 +160,7 @@ def evaluate(
     color = scene.settings.background if background is None else background
     for frame in frames:
         camera = scene.state.calibration.lens_of(scene.settings, frame.camera)
-        rendered = scene.render(camera, color).color
+        rendered = scene.render(camera, background).color
         image = np.clip(np.asarray(rendered), 0, 1)
         target = np.asarray(frame.over(color), np.float32)
         mask = None if frame.mask is None else jnp.asarray(frame.mask)

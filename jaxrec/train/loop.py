@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+from jaxtyping import Array, Float
 
 from ..sensors import Frame
 from .batches import FrameOrder, stack_frames
@@ -11,7 +12,7 @@ from .calibration import Calibration
 from .density import relocate, relocation_due
 from .evaluate import FittedScene
 from .initialize import initial_spheres
-from .model import SphereModel, build_shader
+from .model import SphereModel, build_backdrop, build_image_shader, build_shader
 from .normalizer import SceneNormalizer
 from .settings import FitSettings
 from .state import FitState
@@ -22,7 +23,11 @@ OnProgress = Callable[[int, Mapping[str, float]], None]
 
 
 def start(
-    frames: Sequence[Frame], settings: FitSettings, normalizer: SceneNormalizer | None = None
+    frames: Sequence[Frame],
+    settings: FitSettings,
+    normalizer: SceneNormalizer | None = None,
+    *,
+    picture: Float[Array, "rows columns 3"] | None = None,
 ) -> tuple[FitState, SceneNormalizer]:
     """Prepares a fit: its scene and its state at step 0.
 
@@ -30,22 +35,32 @@ def start(
         frames: Views to fit.
         settings: Of the fit.
         normalizer: The scene's coordinates; chosen from the cameras if None.
+        picture: What the backdrop starts from, or keeps.
 
     Raises:
-        ValueError: If there is no frame, or no pixel to fit.
+        ValueError: If there is no frame, or no pixel to fit; if a learned backdrop meets cut-out
+            images, or a given one has no picture.
     """
     if not frames:
         raise ValueError("frames: got none, want at least one")
+    _check_backdrop(frames, settings, picture)
     if normalizer is None:
         normalizer = SceneNormalizer.from_cameras([frame.camera for frame in frames])
     # Steps fold their numbers into the same key, none of them as large as this.
     key = jax.random.fold_in(jax.random.key(settings.seed), 2**32 - 1)
     shader_key, feature_key = jax.random.split(key)
+    image_key = jax.random.fold_in(shader_key, 1)
     shader = build_shader(settings, shader_key)
     spheres = initial_spheres(frames, normalizer, settings, shader, feature_key)
     cameras = [normalizer.scene_camera(frame.camera) for frame in frames]
     calibration = Calibration.create(cameras, settings)
-    return FitState.create(SphereModel(spheres, shader), settings, calibration), normalizer
+    model = SphereModel(
+        spheres,
+        shader,
+        image_shader=build_image_shader(settings, shader.channels, image_key),
+        backdrop=build_backdrop(settings, picture),
+    )
+    return FitState.create(model, settings, calibration), normalizer
 
 
 def fit(
@@ -105,6 +120,17 @@ def fit(
     if on_progress is not None and reported < done:
         on_progress(done, _on_host(metrics))
     return FittedScene(state, settings, normalizer)
+
+
+def _check_backdrop(frames: Sequence[Frame], settings: FitSettings, picture: Any) -> None:
+    kind = settings.backdrop.kind
+    if settings.backdrop.shape is not None and any(frame.alpha is not None for frame in frames):
+        raise ValueError(
+            f"backdrop.kind: got {kind} for images with alpha, which show nothing of what is "
+            "behind; want constant or random"
+        )
+    if kind == "picture" and picture is None:
+        raise ValueError("picture: got none for backdrop.kind picture; give its texels")
 
 
 def _on_host(metrics: Mapping[str, Any]) -> dict[str, float]:

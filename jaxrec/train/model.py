@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Key
 from ..rendering import render
 from ..scene import Spheres, UnconstrainedSpheres
 from ..sensors import PinholeCamera
-from ..shading import PlainColor, SphericalHarmonics, ViewMLP
+from ..shading import EnvironmentMap, PlainColor, SphericalHarmonics, UNet, ViewMLP
 from .settings import FitSettings
 
 # Names of the parameters that have a row for each sphere.
@@ -36,6 +36,8 @@ class Picture(NamedTuple):
     color: Float[Array, "*views height width 3"]
     depth: Float[Array, "*views height width"]
     alpha: Float[Array, "*views height width"]
+    view_part: Float[Array, "*views height width 3"] | None = None
+    """What the view weight has added to the colour; costs nothing where `jit` finds it unused."""
 
 
 class SphereModel(nnx.Module):
@@ -45,12 +47,16 @@ class SphereModel(nnx.Module):
     gradient step leads to valid spheres.
     """
 
-    def __init__(self, spheres: Spheres, shader: Any):
+    def __init__(
+        self, spheres: Spheres, shader: Any, *, image_shader: Any = None, backdrop: Any = None
+    ):
         """Couples spheres with a shader.
 
         Args:
             spheres: Where optimisation starts. They need `shader.channels` features.
             shader: One of `jaxrec.shading`, or a module with the same protocol.
+            image_shader: What changes the colours of a whole view at last, such as `UNet`.
+            backdrop: What gives colours to directions, such as `EnvironmentMap`.
 
         Raises:
             ValueError: If the numbers of features differ.
@@ -68,6 +74,8 @@ class SphereModel(nnx.Module):
         self.features = Appearance(free.features)
         self.alive = Alive(free.alive)
         self.shader = shader
+        self.image_shader = image_shader
+        self.backdrop = backdrop
 
     def spheres(self) -> Spheres:
         """Returns the spheres; differentiable in the parameters."""
@@ -82,7 +90,7 @@ class SphereModel(nnx.Module):
     def __call__(
         self,
         camera: PinholeCamera,
-        background: Float[Array, "*views 3"],
+        background: Float[Array, "*views 3"] | None,
         *,
         near: ArrayLike,
         far: ArrayLike,
@@ -94,7 +102,8 @@ class SphereModel(nnx.Module):
 
         Args:
             camera: Any sensor with `rays`, in the spheres' frame.
-            background: Colour behind the spheres, one for each camera.
+            background: Colour behind the spheres, one for each camera; None for the model's own
+                backdrop.
             near: Least distance of a drawn sphere's front.
             far: Largest distance.
             gamma: Softness of `kind="softmax"`.
@@ -104,16 +113,28 @@ class SphereModel(nnx.Module):
         Returns:
             Colour over the background, expected depth, and alpha; differentiable in the
             parameters, the background and the camera.
+
+        Raises:
+            ValueError: If there is neither a background nor a backdrop.
         """
+        if background is None and self.backdrop is None:
+            raise ValueError("background: got none, and the model has no backdrop; give a colour")
         blended = render(self.spheres(), camera, near=near, far=far, gamma=gamma, kind=kind)
         # Pixels without a ray show the background, whatever the shader makes of a NaN.
         directions = camera.rays().directions
         directions = jnp.where(jnp.isfinite(directions), directions, jnp.zeros_like(directions))
         color = self.shader(blended.features, blended.alpha, directions, view_weight)
+        base = self.shader(blended.features, blended.alpha, directions, 0.0)
+        if self.image_shader is not None:
+            color = color + self.image_shader(
+                blended.features, blended.alpha, directions, view_weight
+            )
+        if background is not None:
+            behind = background[..., None, None, :]
+        else:
+            behind = self.backdrop(directions)
         passed = 1 - blended.alpha[..., None]
-        return Picture(
-            color + passed * background[..., None, None, :], blended.depth, blended.alpha
-        )
+        return Picture(color + passed * behind, blended.depth, blended.alpha, color - base)
 
 
 def build_shader(settings: FitSettings, key: Key[Array, ""]) -> Any:
@@ -130,6 +151,46 @@ def build_shader(settings: FitSettings, key: Key[Array, ""]) -> Any:
     return ViewMLP(degree=settings.degree, rngs=nnx.Rngs(key))
 
 
+def build_image_shader(settings: FitSettings, channels: int, key: Key[Array, ""]) -> Any:
+    """Builds what the settings name for whole views, or None.
+
+    Args:
+        settings: `image_shader` and `degree` are used.
+        channels: Features of each sphere.
+        key: Randomness of the weights.
+    """
+    if settings.image_shader == "none":
+        return None
+    return UNet(channels, degree=settings.degree, rngs=nnx.Rngs(key))
+
+
+def build_backdrop(
+    settings: FitSettings, picture: Float[Array, "rows columns 3"] | None = None
+) -> Any:
+    """Builds the backdrop that the settings name, or None for colours that steps choose.
+
+    Args:
+        settings: `backdrop` and `background` are used.
+        picture: Where an environment starts; all of the colour `background` if None.
+
+    Raises:
+        ValueError: If the picture has another size than the settings name.
+    """
+    shape = settings.backdrop.shape
+    if shape is None:
+        return None
+    color = jnp.asarray(settings.background, jnp.float32)
+    if picture is None:
+        return EnvironmentMap(jnp.tile(color[None, None], (*shape, 1)))
+    if picture.shape[:2] != shape:
+        rows, columns = picture.shape[:2]
+        raise ValueError(
+            f"picture: got {rows} rows of {columns}, want backdrop.rows = {shape[0]} of "
+            f"backdrop.columns = {shape[1]}; resize it"
+        )
+    return EnvironmentMap(jnp.asarray(picture, jnp.float32))
+
+
 def blank_model(settings: FitSettings) -> SphereModel:
     """Builds a model of the settings' size whose values mean nothing: a template."""
     shader = build_shader(settings, jax.random.key(0))
@@ -143,6 +204,8 @@ def blank_model(settings: FitSettings) -> SphereModel:
             alive=jnp.ones((count,), bool),
         ),
         shader,
+        image_shader=build_image_shader(settings, shader.channels, jax.random.key(0)),
+        backdrop=build_backdrop(settings),
     )
 
 

@@ -29,6 +29,7 @@ def make_optimizer(rates: LearningRates, horizon: int) -> optax.GradientTransfor
         "logit_opacities": (rates.opacities, rates.others_final),
         "features": (rates.features, rates.others_final),
         "shader": (rates.shader, rates.others_final),
+        "backdrop": (rates.backdrop, rates.others_final),
     }
     adams: dict[Hashable, optax.GradientTransformation] = {
         name: optax.adam(_schedule(rate, final, horizon), eps=_EPSILON)
@@ -44,6 +45,6 @@ def _schedule(rate: float, final: float, steps: int) -> optax.Schedule:
 def _labels(params: Any) -> Any:
     def label(path, _):
         name = path[0].key
-        return name if name in SPHERE_LEAVES else "shader"
+        return name if name in (*SPHERE_LEAVES, "backdrop") else "shader"
 
     return jax.tree_util.tree_map_with_path(label, params)

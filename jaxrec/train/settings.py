@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from ._check import want as _want
+from .backdrop import Backdrop
+from .depth import DepthLoss
 from .exposure import Exposure
 from .refinement import CameraRefinement
 
@@ -31,6 +33,9 @@ class LearningRates:
     """Of the logit of the opacities."""
     features: float = 5e-3
     shader: float = 1e-3
+    """Of the weights of networks."""
+    backdrop: float = 5e-3
+    """Of a learned backdrop."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,11 +43,17 @@ class LossWeights:
     """Weights of the terms of the training objective."""
 
     d_ssim: float = 0.2
-    """Share of the structural dissimilarity; the mean absolute difference takes the rest."""
+    """Share of the structural dissimilarity; differences of pixels take the rest."""
+    mse: float = 0.0
+    """Share of the mean square in those differences; their mean size takes the rest."""
     opacity: float = 0.0
     """Of the mean opacity."""
+    entropy: float = 0.0
+    """Of the mean entropy of the opacities, which are driven to 0 or 1."""
     radius: float = 0.0
     """Of the mean radius in scene units."""
+    view: float = 0.0
+    """Of the mean square of the colour that depends on the viewing direction."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +94,8 @@ class FitSettings:
     """Softness of the `softmax` rule."""
     shader: Literal["plain", "harmonics", "mlp"] = "harmonics"
     """How features become colour."""
+    image_shader: Literal["none", "unet"] = "none"
+    """What corrects the colours of whole views; it fades in with the view dependence."""
     degree: int = 1
     """Degree of the harmonics in which a shader sees the direction."""
     view_start: float = 0.15
@@ -92,9 +105,8 @@ class FitSettings:
     view_dropout: float = 0.2
     """Probability that a step ignores the direction."""
     background: tuple[float, float, float] = (1.0, 1.0, 1.0)
-    """Colour behind the scene, in [0, 1]."""
-    random_background: bool = True
-    """Whether training draws a new background for each view, so that opacity is learned."""
+    """Colour behind the scene, in [0, 1]; where a learned backdrop starts."""
+    backdrop: Backdrop = Backdrop()
     initialization: Literal["random", "consistent"] = "consistent"
     """First depths: at random, or where other views show the same colours."""
     opacity: float = 0.6
@@ -110,6 +122,7 @@ class FitSettings:
     rates: LearningRates = LearningRates()
     losses: LossWeights = LossWeights()
     relocation: Relocation = Relocation()
+    depth: DepthLoss = DepthLoss()
     exposure: Exposure = Exposure()
     cameras: CameraRefinement = CameraRefinement()
 
@@ -130,6 +143,8 @@ class FitSettings:
         _want(self.kind in ("alpha", "softmax"), "kind", self.kind, "alpha or softmax")
         shaders = ("plain", "harmonics", "mlp")
         _want(self.shader in shaders, "shader", self.shader, "plain, harmonics or mlp")
+        known = self.image_shader in ("none", "unet")
+        _want(known, "image_shader", self.image_shader, "none or unet")
         ways = ("random", "consistent")
         _want(self.initialization in ways, "initialization", self.initialization, "one of them")
         _want(1e-5 <= self.gamma <= 1, "gamma", self.gamma, "1e-5 to 1")
@@ -145,6 +160,7 @@ class FitSettings:
         for name, weight in dataclasses.asdict(self.losses).items():
             _want(math.isfinite(weight) and weight >= 0, f"losses.{name}", weight, ">= 0")
         _want(self.losses.d_ssim <= 1, "losses.d_ssim", self.losses.d_ssim, "0 to 1")
+        _want(self.losses.mse <= 1, "losses.mse", self.losses.mse, "0 to 1")
         _want(self.relocation.every >= 0, "relocation.every", self.relocation.every, ">= 0")
         share = self.relocation.share
         _want(0 < share <= 1, "relocation.share", share, "above 0, at most 1")
@@ -189,6 +205,8 @@ class FitSettings:
             "rates": LearningRates,
             "losses": LossWeights,
             "relocation": Relocation,
+            "backdrop": Backdrop,
+            "depth": DepthLoss,
             "exposure": Exposure,
             "cameras": CameraRefinement,
         }

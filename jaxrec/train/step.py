@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from .. import losses
 from .batches import FrameStack, Views, take_views
+from .depth import axial_depth, depth_cost
 from .exposure import expose, total_variation
 from .model import SphereModel, view_weight
 from .normalizer import SceneNormalizer
@@ -39,7 +40,7 @@ def make_step(settings: FitSettings, normalizer: SceneNormalizer) -> Step:
     """
     # Settings that do not reach the step, so that fits which differ in them share one program.
     shared = dataclasses.replace(settings, steps=1, seed=0, progress_every=1, save_every=1)
-    limits = (jnp.float32(normalizer.near), jnp.float32(normalizer.far))
+    limits = tuple(jnp.float32(v) for v in (normalizer.near, normalizer.far, normalizer.scale))
 
     def step(state: FitState, stack: FrameStack, index: Any) -> tuple[FitState, Metrics]:
         return _step(shared, limits, state, stack, index)
@@ -50,7 +51,7 @@ def make_step(settings: FitSettings, normalizer: SceneNormalizer) -> Step:
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
 def _step(
     settings: FitSettings,
-    limits: tuple[Array, Array],
+    limits: tuple[Array, ...],
     state: FitState,
     stack: FrameStack,
     index: Int[Array, " views"],
@@ -59,10 +60,14 @@ def _step(
     optimizer = make_optimizer(settings.rates, settings.horizon)
     keys = state.step_keys(state.step)
     views = take_views(stack, index)
-    backgrounds = _backgrounds(settings, keys[0], index.shape[0])
+    backgrounds = None
+    if settings.backdrop.shape is None:
+        backgrounds = _backgrounds(settings, keys[0], index.shape[0])
     weight = view_weight(settings, state.step, keys[1])
 
     def objective(params, taken):
+        if settings.backdrop.kind == "picture":
+            params = {**params, "backdrop": jax.lax.stop_gradient(params["backdrop"])}
         model = nnx.merge(graphdef, params, {"alive": state.alive})
         learned = state.calibration
         cameras = learned.cameras(settings, views.cameras, views.numbers, taken)
@@ -85,10 +90,10 @@ def _step(
 
 def _objective(
     settings: FitSettings,
-    limits: tuple[Array, Array],
+    limits: tuple[Array, ...],
     model: SphereModel,
     views: Views,
-    backgrounds: Array,
+    backgrounds: Array | None,
     weight: Array,
     exposures: Array | None,
 ) -> tuple[Array, Metrics]:
@@ -102,17 +107,24 @@ def _objective(
         view_weight=weight,
     )
     color, target = picture.color, views.images
-    behind = jnp.broadcast_to(backgrounds[:, None, None, :], target.shape)
     if exposures is not None:
         color = expose(color, exposures)
-        # What is put behind a cut-out image has not been photographed with it.
-        behind = expose(behind, jax.lax.stop_gradient(exposures))
     if views.alphas is not None:
+        # A learned backdrop is refused for cut-out images: what is behind them is not in them.
+        assert backgrounds is not None
+        behind = jnp.broadcast_to(backgrounds[:, None, None, :], target.shape)
+        if exposures is not None:
+            # What is put behind a cut-out image has not been photographed with it.
+            behind = expose(behind, jax.lax.stop_gradient(exposures))
         alpha = views.alphas[..., None]
         target = alpha * target + (1 - alpha) * behind
-    share = settings.losses.d_ssim
+    share, squared = settings.losses.d_ssim, settings.losses.mse
+    error = losses.mse(color, target, views.masks)
     terms = {"l1": losses.l1(color, target, views.masks)}
-    weights = {"l1": 1 - share}
+    weights = {"l1": (1 - share) * (1 - squared)}
+    if squared > 0:
+        terms["mse"] = error
+        weights["mse"] = (1 - share) * squared
     if share > 0:
         terms["d_ssim"] = losses.d_ssim(color, target, views.masks)
         weights["d_ssim"] = share
@@ -122,15 +134,28 @@ def _objective(
         terms["radius"] = losses.radius_cost(spheres.radii, spheres.alive)
         weights["opacity"] = settings.losses.opacity
         weights["radius"] = settings.losses.radius
+    if settings.losses.entropy > 0:
+        spheres = model.spheres()
+        terms["entropy"] = losses.opacity_entropy(spheres.opacities, spheres.alive)
+        weights["entropy"] = settings.losses.entropy
+    if settings.depth.weight > 0 and views.depths is not None:
+        metres = axial_depth(picture.depth, views.cameras) / limits[2]
+        terms["depth"] = depth_cost(
+            settings.depth, metres, picture.alpha, views.depths, views.masks
+        )
+        weights["depth"] = settings.depth.weight
+    if settings.losses.view > 0:
+        assert picture.view_part is not None
+        terms["view"] = losses.energy(picture.view_part, views.masks)
+        weights["view"] = settings.losses.view
     if exposures is not None and settings.exposure.kind == "grid":
         terms["exposure"] = total_variation(exposures)
         weights["exposure"] = settings.exposure.total_variation
-    error = losses.mse(color, target, views.masks)
     psnr = -10 * jnp.log10(jnp.maximum(error, 1e-10))
     return losses.weighted_sum(terms, weights), {**terms, "psnr": psnr}
 
 
 def _backgrounds(settings: FitSettings, key: Array, views: int) -> Float[Array, "views 3"]:
-    if settings.random_background:
+    if settings.backdrop.kind == "random":
         return jax.random.uniform(key, (views, 3))
     return jnp.tile(jnp.asarray(settings.background, jnp.float32)[None], (views, 1))
