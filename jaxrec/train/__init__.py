@@ -7,6 +7,7 @@ from .batches import (
     stack_frames as stack_frames,
 )
 from .calibration import Calibration as Calibration
+from .conversion import Conversion as Conversion, convert_shader as convert_shader
 from .density import (
     Edit as Edit,
     apply_edit as apply_edit,
