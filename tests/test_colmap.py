@@ -35,7 +35,7 @@ def write_model(
     for index, name in enumerate(names):
         camera_from_world = np.linalg.inv(pose(index) @ FLIP)[:3]
         image = pycolmap.Image(
-            name=name, keypoints=np.ones((2, 2)), camera_id=7, image_id=3 + index
+            name=name, keypoints=np.ones((len(POINTS), 2)), camera_id=7, image_id=3 + index
         )
         scene.add_image_with_trivial_frame(image, pycolmap.Rigid3d(camera_from_world))
     for point, color in zip(points, COLORS, strict=False):
@@ -186,6 +186,76 @@ def test_cameras_that_cannot_be_used(tmp_path, name, params, found):
     assert ("colmap image_undistorter" in text) == (name != "PINHOLE")
 
 
+@pytest.mark.parametrize(
+    "name, params",
+    [
+        ("SIMPLE_RADIAL_FISHEYE", [10.0, 6.5, 3.5, 0.05]),
+        ("RADIAL_FISHEYE", [10.0, 6.5, 3.5, 0.05, 0]),
+        ("OPENCV_FISHEYE", LENS),
+        ("FOV", [10.0, 11.0, 6.5, 3.5, 0.5]),
+        ("THIN_PRISM_FISHEYE", [*LENS, 0, 0, 0, 0]),
+        ("FULL_OPENCV", [*LENS, 0, 0, 0.25, 0]),
+        ("OPENCV", LENS),
+    ],
+)
+def test_images_that_are_undistorted_already(tmp_path, name, params):
+    write_images(tmp_path / "images")
+    write_model(tmp_path / "sparse", camera=(name, params))
+    for view in open_capture(tmp_path, ignore_distortion=True).frames:
+        assert view.camera.distortion is None
+        focal = [10, 11] if params[1] == 11 else [10, 10]
+        np.testing.assert_array_equal(view.camera.focal, focal)
+        np.testing.assert_array_equal(view.camera.principal, [6.5, 3.5])
+
+
+def test_a_rig_of_two_cameras(tmp_path):
+    """Frames of a rig state the pose of the rig; the second camera stands beside it."""
+    scene = pycolmap.Reconstruction()
+    rig = pycolmap.Rig(rig_id=1)
+    beside = pycolmap.Rigid3d(np.asarray([[1.0, 0, 0, 0.25], [0, 1, 0, 0], [0, 0, 1, 0]]))
+    for number in (1, 2):
+        scene.add_camera(
+            pycolmap.Camera(
+                model="PINHOLE", params=LENS[:4], width=WIDTH, height=HEIGHT, camera_id=number
+            )
+        )
+    rig.add_ref_sensor(scene.cameras[1].sensor_id)
+    rig.add_sensor(scene.cameras[2].sensor_id, beside)
+    scene.add_rig(rig)
+    names = []
+    for index in range(4):
+        frame = pycolmap.Frame(frame_id=index + 1, rig_id=1)
+        frame.rig_from_world = pycolmap.Rigid3d(np.linalg.inv(pose(index) @ FLIP)[:3])
+        images = []
+        for number, side in ((1, "left"), (2, "right")):
+            image = pycolmap.Image(
+                name=f"{side}/{index}.png",
+                keypoints=np.ones((2, 2)),
+                camera_id=number,
+                image_id=2 * index + number,
+            )
+            image.frame_id = index + 1
+            frame.add_data_id(image.data_id)
+            images.append(image)
+        scene.add_frame(frame)
+        for image in images:
+            scene.add_image(image)
+            names.append(image.name)
+        scene.register_frame(index + 1)
+    (tmp_path / "sparse").mkdir()
+    scene.write_binary(tmp_path / "sparse")
+    write_images(tmp_path / "images", names=names)
+    capture = open_capture(tmp_path)
+    assert len(capture.frames) == 8
+    for view in capture.frames:
+        side, index = view.name.removesuffix(".png").split("/")
+        rig_from_world = np.linalg.inv(pose(int(index)) @ FLIP)
+        if side == "right":
+            rig_from_world[0, 3] += 0.25
+        expected = np.linalg.inv(rig_from_world)
+        np.testing.assert_allclose(view.camera.world_from_camera, expected, atol=32 * EPS)
+
+
 # Images
 
 
@@ -291,6 +361,24 @@ def test_no_points(tmp_path, points):
     assert found is None or len(found.positions) == 0
 
 
+def test_points_that_only_held_out_images_place_are_left_out(tmp_path):
+    write_images(tmp_path / "images")
+    scene = write_model(tmp_path / "sparse", points=[])
+    numbers = {image.name: number for number, image in scene.images.items()}
+    # 00 and 08 are held out.
+    seen_by = [("00", "08"), ("00", "01"), ("01", "02"), ("00", "01", "02"), ("03",), ()]
+    for index, names in enumerate(seen_by):
+        track = pycolmap.Track()
+        for name in names:
+            track.add_element(numbers[f"{name}.png"], index)
+        scene.add_point3D(POINTS[index], track, COLORS[index])
+    scene.write_binary(tmp_path / "sparse")
+    found = open_capture(tmp_path).points.positions
+    order = np.argsort(found[:, 0])
+    expected = POINTS[2:4].astype(np.float32)
+    np.testing.assert_array_equal(found[order], expected[np.argsort(expected[:, 0])])
+
+
 # Damaged files
 
 
@@ -384,7 +472,14 @@ def test_keypoints_of_a_real_capture(shared):
     folder = shared / "data" / "sceaux_castle_colmap"
     capture = open_capture(folder)
     model = pycolmap.Reconstruction(folder / "sparse" / "0")
-    assert (len(capture.train), len(capture.test), len(capture.points.positions)) == (9, 2, 3858)
+    held_out = {model.find_image_with_name(view.name).image_id for view in capture.test}
+    views = [
+        len({element.image_id for element in point.track.elements} - held_out)
+        for point in model.points3D.values()
+    ]
+    assert len(views) == 3858 and min(views) == 0
+    assert (len(capture.train), len(capture.test)) == (9, 2)
+    assert len(capture.points.positions) == sum(count >= 2 for count in views)
     known = {number: index for index, number in enumerate(model.points3D)}
     points = np.asarray([point.xyz for point in model.points3D.values()])
     colors = np.asarray([point.color for point in model.points3D.values()])

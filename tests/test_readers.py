@@ -155,7 +155,7 @@ def test_windows_names_missing_extensions_and_stray_files(tmp_path):
     ]
     file = write_capture(tmp_path, frames)
     (tmp_path / "images" / "c.png").rename(tmp_path / "images" / "c.PNG")
-    for name in (".DS_Store", "Thumbs.db", "a_depth.png", "a_normal.png", "b_mask.png"):
+    for name in (".DS_Store", "Thumbs.db", "a_depth.png", "a_normal.png", "b_depth.png"):
         (tmp_path / "images" / name).write_bytes(b"stray")
     names = [view.name for view in open_capture(file).frames]
     assert sorted(names) == ["images/a.png", "images/b.png", "images/c.PNG"]
@@ -164,7 +164,34 @@ def test_windows_names_missing_extensions_and_stray_files(tmp_path):
 def test_images_that_are_not_listed_are_ignored(tmp_path):
     file = write_capture(tmp_path)
     write_image(tmp_path / "images" / "99.png", size=(5, 5))
-    assert len(open_capture(file).frames) == 10
+    capture = open_capture(file)
+    assert len(capture.frames) == 10
+    assert "not used, as no frame names them: 99.png" in capture.messages
+
+
+def test_images_that_are_undistorted_already(tmp_path):
+    file = edited(tmp_path, shared={"camera_model": "OPENCV_FISHEYE", "k1": 0.1, "k4": 0.01})
+    assert_error(file, "camera_model: OPENCV_FISHEYE is not", "--ignore-distortion if they are")
+    assert not open_capture(file, ignore_distortion=True).has_distortion
+
+
+def test_positions_far_from_the_origin_keep_their_precision(tmp_path):
+    # Metres of a UTM zone: float32 steps by a quarter of a metre there.
+    offset = np.asarray([512345.0, 4187654.0, 113.0])
+    frames = [frame_entry(f"images/{index:02d}.png", index) for index in range(10)]
+    for entry in frames:
+        matrix = np.asarray(entry["transform_matrix"])
+        matrix[:3, 3] += offset
+        entry["transform_matrix"] = matrix.tolist()
+    capture = open_capture(write_capture(tmp_path, frames))
+    assert capture.origin != (0, 0, 0) and all(value.is_integer() for value in capture.origin)
+    assert any("the cameras are far from the origin: (51234" in line for line in capture.messages)
+    for view in capture.frames:
+        expected = pose(int(view.name[7:9]))[:3, 3] + (offset - capture.origin)
+        found = np.asarray(view.camera.world_from_camera)[:3, 3]
+        # float64 keeps 5e-10 of the file's numbers.
+        np.testing.assert_allclose(found, expected, atol=8 * 4 * EPS)
+    assert open_capture(edited(tmp_path / "near")).origin == (0, 0, 0)
 
 
 def test_images_outside_the_folder(tmp_path):

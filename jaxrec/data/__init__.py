@@ -5,7 +5,7 @@ import os
 import pathlib
 from collections.abc import Callable
 
-from .._typing import positive_integer
+from ._reading import Reading
 from .blender import read_blender
 from .capture import Capture as Capture, PointCloud as PointCloud
 from .colmap import find_models, read_colmap
@@ -15,7 +15,14 @@ from .rgbd import pose_files, read_rgbd
 from .transforms import read_transforms, split_file, whole_file
 
 
-def open_capture(path: str | os.PathLike[str], *, downscale: int = 1) -> Capture:
+def open_capture(
+    path: str | os.PathLike[str],
+    *,
+    downscale: int = 1,
+    mask_invert: bool = False,
+    ignore_distortion: bool = False,
+    image_memory: int | None = None,
+) -> Capture:
     """Reads a capture, recognising its layout.
 
     A folder may hold, and where it holds several the first of them is taken and a message names
@@ -34,6 +41,14 @@ def open_capture(path: str | os.PathLike[str], *, downscale: int = 1) -> Capture
         downscale: images become this many times smaller, each side rounded down. In the layouts
             of COLMAP and LLFF, images of a folder such as `images_4` are used as they are for 4;
             where there is no `images`, the largest images are taken for the photographs.
+        mask_invert: whether masks mark what is to be ignored. Else 0 is ignored, and what is not
+            0 is used. Masks are what a frame names, `NAME_mask.png` beside an image, or
+            `masks/NAME.png`, `masks/NAME.jpg.png` and `masks/NAME_mask.png`; the alpha channel
+            of an image is no mask, but says what is cut out.
+        ignore_distortion: whether the images are undistorted already, whatever the capture says
+            about the lens.
+        image_memory: bytes that decoded images may take; where they take more, they are read from
+            their files whenever they are needed, with the same results. No limit if None.
 
     Returns:
         The frames in file order (by file name where jaxrec itself holds some out), all with
@@ -42,38 +57,38 @@ def open_capture(path: str | os.PathLike[str], *, downscale: int = 1) -> Capture
     Raises:
         CaptureError: the capture cannot be used: one line that names the file, the field, what
             was found and what to do.
-        ValueError: `downscale` is no whole number above zero.
+        ValueError: `downscale` is no whole number above zero, or `image_memory` is negative.
     """
-    downscale = positive_integer("downscale", downscale)
+    reading = Reading(downscale, mask_invert, ignore_distortion, image_memory)
     path = pathlib.Path(path)
     if path.is_dir():
-        return _open_folder(path, downscale)
+        return _open_folder(path, reading)
     if not path.exists():
         raise CaptureError(path, "", "no such file or folder", "check the path")
     if path.suffix.lower() == ".npy":
-        return read_llff(path, downscale=downscale)
+        return read_llff(path, reading)
     if path.suffix.lower() != ".json":
         raise CaptureError(path, "", "not a json file", "give a folder or its transforms.json")
     train = split_file(path.parent, "train")
     if train is not None and path in _splits(path.parent):
-        return read_blender(train, downscale=downscale)
-    return read_transforms(path, downscale=downscale)
+        return read_blender(train, reading)
+    return read_transforms(path, reading)
 
 
-def _open_folder(folder: pathlib.Path, downscale: int) -> Capture:
+def _open_folder(folder: pathlib.Path, reading: Reading) -> Capture:
     layouts: list[tuple[str, Callable[[], Capture]]] = []
     train, whole = split_file(folder, "train"), whole_file(folder)
     if train is not None:
-        layouts.append((train.name, lambda: read_blender(train, downscale=downscale)))
+        layouts.append((train.name, lambda: read_blender(train, reading)))
     elif whole is not None:
-        layouts.append((whole.name, lambda: read_transforms(whole, downscale=downscale)))
+        layouts.append((whole.name, lambda: read_transforms(whole, reading)))
     if find_models(folder):
-        layouts.append(("the COLMAP model", lambda: read_colmap(folder, downscale=downscale)))
+        layouts.append(("the COLMAP model", lambda: read_colmap(folder, reading)))
     poses = poses_file(folder)
     if poses is not None:
-        layouts.append((poses.name, lambda: read_llff(poses, downscale=downscale)))
+        layouts.append((poses.name, lambda: read_llff(poses, reading)))
     if pose_files(folder):
-        layouts.append(("*.pose.txt", lambda: read_rgbd(folder, downscale=downscale)))
+        layouts.append(("*.pose.txt", lambda: read_rgbd(folder, reading)))
     if not layouts:
         raise _nothing_found(folder)
     (name, read), *others = layouts

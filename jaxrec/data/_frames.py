@@ -1,16 +1,13 @@
 """Frames before and after their images are decoded, and those that a transforms file lists."""
 
-import concurrent.futures
 import dataclasses
-import os
 import pathlib
-from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Float32
 
-from ..sensors import Frame, PinholeCamera
+from ..sensors import PinholeCamera
 from ._document import Fields, load_document
 from ._images import (
     EXTENSIONS,
@@ -23,10 +20,8 @@ from ._images import (
 )
 from ._intrinsics import Intrinsics, resolve_intrinsics, shared_pixel_fields
 from ._poses import camera_to_world
+from ._reading import Reading
 from .errors import CaptureError
-
-# Decoders release the interpreter lock; more threads than this only cost memory.
-_MOST_THREADS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,11 +36,12 @@ class Listing:
     intrinsics: Intrinsics
 
 
-def list_frames(file: pathlib.Path) -> list[Listing]:
+def list_frames(file: pathlib.Path, *, ignore_distortion: bool = False) -> list[Listing]:
     """Reads and checks what a transforms file lists, in its order, decoding no image.
 
     Args:
         file: the json; names in it are relative to its folder.
+        ignore_distortion: whether the images are undistorted already.
 
     Returns:
         One entry for each frame; none for an empty list of frames.
@@ -54,39 +50,11 @@ def list_frames(file: pathlib.Path) -> list[Listing]:
         CaptureError: the file contradicts itself or the images, or an image is missing.
     """
     document = load_document(file)
-    listings = [_listing(entry, document) for entry in document.objects("frames")]
+    listings = [
+        _listing(entry, document, ignore_distortion) for entry in document.objects("frames")
+    ]
     _check_shared_intrinsics(listings, document)
     return listings
-
-
-def load_frames(listings: Sequence[Listing], *, downscale: int = 1) -> list[Frame]:
-    """Decodes the images of listed frames and gives them their cameras.
-
-    Poses leave here as `world_from_camera` with OpenCV axes.
-
-    Args:
-        listings: frames of one capture.
-        downscale: whole number; images become this many times smaller by area average, rounded
-            down, and intrinsics follow by the exact ratio.
-
-    Raises:
-        CaptureError: an image or a mask cannot be used, or is too small for `downscale`.
-    """
-    for listing in listings:
-        width, height = listing.intrinsics.width, listing.intrinsics.height
-        if downscale > min(width, height):
-            found = f"{width} x {height} pixels cannot be made {downscale} times smaller"
-            advice = f"downscale by {min(width, height)} at most"
-            raise CaptureError(listing.image, "", found, advice)
-    # A lens for all or for none, so that the cameras of a capture can be stacked.
-    distorted = any(any(listing.intrinsics.distortion) for listing in listings)
-    threads = min(_MOST_THREADS, os.cpu_count() or 1)
-    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-        pixels = pool.map(lambda listing: _read_pixels(listing, downscale), listings)
-        return [
-            Frame(_camera(listing, image, distorted), image, alpha, mask, listing.name)
-            for listing, (image, alpha, mask) in zip(listings, pixels, strict=True)
-        ]
 
 
 def frame_name(name: str, image: pathlib.Path) -> str:
@@ -101,7 +69,7 @@ def frame_name(name: str, image: pathlib.Path) -> str:
     return "/".join([*folders, image.name])
 
 
-def _listing(entry: Fields, document: Fields) -> Listing:
+def _listing(entry: Fields, document: Fields, ignore_distortion: bool) -> Listing:
     name = entry.text("file_path")
     if name is None:
         raise entry.error("file_path", "found nothing", "name the image of this frame")
@@ -116,7 +84,12 @@ def _listing(entry: Fields, document: Fields) -> Listing:
         mask=None if mask_name is None else _find(entry, "mask_path", mask_name),
         camera_to_world=pose,
         intrinsics=resolve_intrinsics(
-            entry, document, width=width, height=height, image=frame_name(name, image)
+            entry,
+            document,
+            width=width,
+            height=height,
+            image=frame_name(name, image),
+            ignore_distortion=ignore_distortion,
         ),
     )
 
@@ -147,36 +120,80 @@ def _check_shared_intrinsics(listings: list[Listing], document: Fields) -> None:
                 )
 
 
-def _read_pixels(listing: Listing, downscale: int):
-    """Colour, alpha and mask of a frame at their final size."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pixels:
+    """What the files of a frame hold, at its final size."""
+
+    color: Float32[np.ndarray, "height width 3"]
+    alpha: Float32[np.ndarray, "height width"] | None
+    mask: Bool[np.ndarray, "height width"] | None
+
+    @property
+    def transparent(self) -> bool:
+        """Whether something is cut out."""
+        return self.alpha is not None and bool((self.alpha < 1).any())
+
+    def alpha_for(self, transparent: bool) -> Float32[np.ndarray, "height width"] | None:
+        """The alpha in a capture whose frames all have one, or none of them."""
+        if not transparent:
+            return None
+        return np.ones(self.color.shape[:2], np.float32) if self.alpha is None else self.alpha
+
+
+def final_size(listing: Listing, downscale: int) -> tuple[int, int]:
+    """Width and height in pixels that the image of a frame ends with."""
+    return listing.intrinsics.width // downscale, listing.intrinsics.height // downscale
+
+
+def pixel_bytes(listing: Listing, downscale: int) -> int:
+    """Bytes that the pixels of a frame take at most: colour and alpha in float32, and a mask."""
+    width, height = final_size(listing, downscale)
+    return width * height * (16 + (listing.mask is not None))
+
+
+def read_pixels(listing: Listing, reading: Reading) -> Pixels:
+    """Decodes the files of a frame.
+
+    Raises:
+        CaptureError: a file cannot be used.
+    """
     size = listing.intrinsics.width, listing.intrinsics.height
     color, alpha = read_image(listing.image)
+    if color.shape[:2] != size[::-1]:
+        found = (
+            f"the image has {color.shape[1]} x {color.shape[0]} pixels, not {size[0]} x {size[1]}"
+        )
+        raise CaptureError(listing.image, "", found, "it has changed: open the capture again")
     mask = None if listing.mask is None else _mask(listing, listing.mask, size)
-    if downscale > 1:
-        width, height = size[0] // downscale, size[1] // downscale
+    if mask is not None and reading.mask_invert:
+        mask = ~mask
+    if reading.downscale > 1:
+        width, height = final_size(listing, reading.downscale)
         color, alpha = shrink_color(color, alpha, width=width, height=height)
         mask = None if mask is None else shrink_mask(mask, width=width, height=height)
-    return color, alpha, mask
+    return Pixels(color, alpha, mask)
 
 
 def _mask(
     listing: Listing, file: pathlib.Path, size: tuple[int, int]
 ) -> Bool[np.ndarray, "height width"]:
     mask = read_mask(file)
-    if mask.shape != (size[1], size[0]):
-        raise listing.fields.error(
-            "mask_path",
-            f"the mask has {mask.shape[1]} x {mask.shape[0]} pixels but {listing.name} has "
-            f"{size[0]} x {size[1]}",
-            "give a mask of the size of its image",
-        )
-    return mask
+    height, width = mask.shape
+    if (width, height) == size:
+        return mask
+    # A mask of the photograph does for its smaller copy.
+    times = width / size[0]
+    if times > 1 and abs(height / times - size[1]) < 1:
+        return shrink_mask(mask, width=size[0], height=size[1])
+    found = f"the mask has {width} x {height} pixels but {listing.name} has {size[0]} x {size[1]}"
+    advice = "give a mask of the size of its image"
+    if listing.fields.has("mask_path"):
+        raise listing.fields.error("mask_path", found, advice)
+    raise CaptureError(file, "", found, advice)
 
 
-def _camera(
-    listing: Listing, image: Float[np.ndarray, "height width 3"], distorted: bool
-) -> PinholeCamera:
-    """The camera of the image at its final size."""
+def frame_camera(listing: Listing, downscale: int, distorted: bool) -> PinholeCamera:
+    """The camera of a frame for its image at the final size; `distorted` to have a lens."""
     full = listing.intrinsics
     camera = PinholeCamera.from_opengl(
         jnp.asarray(listing.camera_to_world, jnp.float32),
@@ -186,7 +203,4 @@ def _camera(
         full.height,
         distortion=jnp.asarray(full.distortion, jnp.float32) if distorted else None,
     )
-    height, width, _ = image.shape
-    if (width, height) == (full.width, full.height):
-        return camera
-    return camera.scaled(width, height)
+    return camera if downscale == 1 else camera.scaled(*final_size(listing, downscale))

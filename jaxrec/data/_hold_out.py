@@ -1,10 +1,12 @@
 """The frames of a capture that does not say which to hold out, and the rule for that."""
 
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from ._frames import Listing, load_frames
-from .capture import Capture, PointCloud, make_capture
+from ._frames import Listing
+from ._load import Points, load_capture
+from ._reading import Reading
+from .capture import Capture
 from .errors import CaptureError
 
 HELD_OUT_EVERY = 8
@@ -43,9 +45,10 @@ def unsplit_capture(
     *,
     format: str,
     path: pathlib.Path,
+    root: pathlib.Path,
     messages: Sequence[str],
-    downscale: int,
-    points: PointCloud | None = None,
+    reading: Reading,
+    points: Callable[[Sequence[Listing]], Points | None] = lambda train: None,
 ) -> Capture:
     """Decodes the frames of a capture of which every 8th is held out.
 
@@ -54,20 +57,22 @@ def unsplit_capture(
         file: what lists them.
         format: name of the layout.
         path: what the capture is known by.
+        root: the folder of the capture, where masks are looked for.
         messages: what there is to say already.
-        downscale: whole number; images become this many times smaller.
-        points: what the capture knows of the scene's shape.
+        reading: how to read the images.
+        points: what the capture knows of the scene's shape from the frames to fit.
 
     Raises:
         CaptureError: there is one frame only, or an image cannot be used.
     """
     train, test = hold_out(listings, file, "")
-    frames = load_frames([*train, *test], downscale=downscale)
-    return make_capture(
-        frames[: len(train)],
-        frames[len(train) :],
+    return load_capture(
+        train,
+        test,
         format=format,
         path=path,
+        root=root,
         messages=[*messages, split_message(train, test)],
-        points=points,
+        reading=reading,
+        points=points(train),
     )

@@ -3,7 +3,7 @@
 import dataclasses
 import pathlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ._images import EXTENSIONS
 from ._intrinsics import Intrinsics
@@ -101,12 +101,32 @@ def choose_images(
 
 
 def image_files(folder: pathlib.Path) -> list[pathlib.Path]:
-    """All images in a folder and its sub-folders, sorted by path; hidden ones are left out."""
-    return sorted(
+    """All images in a folder and its sub-folders, sorted by path.
+
+    Hidden ones are left out, and so is `NAME_mask.png`, the mask of an image `NAME`.
+    """
+    return without_masks(
         file
         for file in folder.rglob("*")
-        if file.suffix.lower() in EXTENSIONS
+        if is_image(file)
         and not any(part.startswith(".") for part in file.relative_to(folder).parts)
+    )
+
+
+def is_image(file: pathlib.Path) -> bool:
+    """Whether a file is an image by its name."""
+    return file.suffix.lower() in EXTENSIONS and not file.name.startswith(".")
+
+
+def without_masks(files: Iterable[pathlib.Path]) -> list[pathlib.Path]:
+    """Images sorted by path, without those that are masks of others by their names."""
+    files = list(files)
+    stems = {file.with_suffix("") for file in files}
+    return sorted(
+        file
+        for file in files
+        if not file.stem.endswith("_mask")
+        or file.with_name(file.stem.removesuffix("_mask")) not in stems
     )
 
 

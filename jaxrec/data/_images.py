@@ -68,8 +68,7 @@ def read_image(
         if picture.mode in ("I", "F"):
             found = f"pixels of type {picture.mode} (32 bits), whose range is not known"
             raise CaptureError(file, "", found, "save the image with 8 or 16 bits per channel")
-        bands = picture.getbands()
-        transparent = "A" in bands or "a" in bands or "transparency" in picture.info
+        transparent = _transparent(picture)
         pixels = np.asarray(picture.convert("RGBA" if transparent else "RGB"))
     values = pixels.astype(np.float32) / np.float32(255)
     if not transparent:
@@ -77,18 +76,32 @@ def read_image(
     return np.ascontiguousarray(values[..., :3]), np.ascontiguousarray(values[..., 3])
 
 
-def read_mask(file: pathlib.Path) -> Bool[np.ndarray, "height width"]:
-    """Decodes a mask: True (use the pixel) where it is brighter than half its brightest value.
+def has_alpha(file: pathlib.Path) -> bool:
+    """Whether an image may be transparent, from the header of the file alone.
 
-    So a mask of 0 and 1 means the same as one of 0 and 255, and JPEG ringing does no harm.
+    Raises:
+        CaptureError: the file is no image.
+    """
+    with _opened(file) as picture:
+        return _transparent(picture)
+
+
+def read_mask(file: pathlib.Path) -> Bool[np.ndarray, "height width"]:
+    """Decodes a mask: True (use the pixel) where any colour of it is not 0.
+
+    So a mask of 0 and 1 means the same as one of 0 and 255. What JPEG and WebP keep of a 0 is
+    not exact: there a pixel counts if it is brighter than half the brightest.
 
     Raises:
         CaptureError: the file is no image, or is truncated.
     """
     with _opened(file) as picture:
         wide = picture.mode.startswith("I") or picture.mode == "F"
-        values = np.asarray(picture if wide else picture.convert("L")).astype(np.float32)
-    return values > 0.5 * values.max(initial=0)
+        values = np.asarray(picture if wide else picture.convert("RGB")).astype(np.float32)
+        inexact = picture.format in ("JPEG", "MPO", "WEBP")
+    if not wide:
+        values = values.max(axis=-1)
+    return values > (0.5 * values.max(initial=0) if inexact else 0)
 
 
 def shrink_color(
@@ -168,6 +181,11 @@ def _opened(file: pathlib.Path) -> "Iterator[Image.Image]":
     except Exception as error:
         found = f"the image cannot be decoded ({error})"
         raise CaptureError(file, "", found, _COPY_AGAIN) from error
+
+
+def _transparent(picture: "Image.Image") -> bool:
+    bands = picture.getbands()
+    return "A" in bands or "a" in bands or "transparency" in picture.info
 
 
 def _not_an_image(file: pathlib.Path) -> str:

@@ -24,7 +24,10 @@ _MODELS_OF_OTHERS = (
 _LENS_FLAGS = ("is_fisheye", "ftheta_p0", "latlong", "equirectangular", "orthographic")
 _ORDER = ("k1", "k2", "p1", "p2", "k3")
 _COEFFICIENTS = (*_ORDER, "k4", "k5", "k6")
-_ADVICE = f"jaxrec reads {', '.join(_MODELS)}: undistort the images to one of them"
+_ADVICE = (
+    f"jaxrec reads {', '.join(_MODELS)}: undistort the images to one of them, or give "
+    "--ignore-distortion if they are undistorted already"
+)
 
 _FOCAL_KEYS = ("fl_x", "fl_y", "camera_angle_x", "camera_angle_y", "x_fov", "y_fov")
 # Two statements about one focal length must agree as well as rounding explains.
@@ -63,7 +66,13 @@ class Intrinsics:
 
 
 def resolve_intrinsics(
-    frame: Fields, shared: Fields, *, width: int, height: int, image: str
+    frame: Fields,
+    shared: Fields,
+    *,
+    width: int,
+    height: int,
+    image: str,
+    ignore_distortion: bool = False,
 ) -> Intrinsics:
     """Derives the intrinsics of a frame, as instant-ngp does where fields are absent.
 
@@ -78,6 +87,7 @@ def resolve_intrinsics(
         width: of the image as it is stored, in pixels.
         height: of the image as it is stored, in pixels.
         image: name of the image, for errors.
+        ignore_distortion: whether the lens is ideal, whatever is said about it.
 
     Raises:
         CaptureError: a value is out of range, contradicts another one or the image, or the
@@ -89,7 +99,7 @@ def resolve_intrinsics(
         height,
         _focal(_owner(frame, shared, *_FOCAL_KEYS), width, height),
         _principal(_owner(frame, shared, "cx", "cy"), width, height),
-        _distortion(frame, shared),
+        (0.0, 0.0, 0.0, 0.0, 0.0) if ignore_distortion else _distortion(frame, shared),
     )
 
 

@@ -17,12 +17,17 @@ _FOCAL = ("fl_x", "fl_y", "camera_angle_x", "camera_angle_y", "x_fov", "y_fov")
 _IN_PIXELS = ("fl_x", "fl_y", "cx", "cy")
 
 
-def read_cameras(path: str | os.PathLike[str], default: PinholeCamera) -> list[PinholeCamera]:
+def read_cameras(
+    path: str | os.PathLike[str],
+    default: PinholeCamera,
+    origin: tuple[float, float, float] = (0.0, 0.0, 0.0),
+) -> list[PinholeCamera]:
     """Reads the cameras of a transforms file, whose images need not exist.
 
     Args:
         path: A json with `frames`, each with a `transform_matrix` (camera to world, OpenGL axes).
         default: Gives image size and intrinsics where the file has none.
+        origin: What to subtract from all positions: that of the capture.
 
     Returns:
         One camera for each entry of `frames`, in their order.
@@ -31,27 +36,36 @@ def read_cameras(path: str | os.PathLike[str], default: PinholeCamera) -> list[P
         CaptureError: The file cannot be used.
     """
     document = load_document(pathlib.Path(path))
-    cameras = [_camera(entry, document, default) for entry in document.objects("frames")]
+    cameras = [_camera(entry, document, default, origin) for entry in document.objects("frames")]
     if not cameras:
         raise CaptureError(document.file, "frames", "found no frame", "list at least one pose")
     return cameras
 
 
-def cameras_document(cameras: Sequence[PinholeCamera], names: Sequence[str]) -> dict[str, Any]:
+def cameras_document(
+    cameras: Sequence[PinholeCamera],
+    names: Sequence[str],
+    origin: tuple[float, float, float] = (0.0, 0.0, 0.0),
+) -> dict[str, Any]:
     """Describes cameras as `read_cameras` reads them, one by one and with their lenses.
 
     Args:
         cameras: What to describe.
         names: Of their images, written as `file_path`.
+        origin: What to add to all positions: that of the capture.
 
     Returns:
         Plain values, fit for JSON.
     """
-    return {"frames": [_entry(camera, name) for camera, name in zip(cameras, names, strict=True)]}
+    entries = zip(cameras, names, strict=True)
+    return {"frames": [_entry(camera, name, origin) for camera, name in entries]}
 
 
-def _entry(camera: PinholeCamera, name: str) -> dict[str, Any]:
+def _entry(
+    camera: PinholeCamera, name: str, origin: tuple[float, float, float]
+) -> dict[str, Any]:
     pose = np.asarray(camera.world_from_camera, np.float64) @ FLIP
+    pose[:3, 3] += origin
     entry: dict[str, Any] = {"file_path": name, "w": camera.width, "h": camera.height}
     entry["fl_x"], entry["fl_y"] = np.asarray(camera.focal, np.float64).tolist()
     entry["cx"], entry["cy"] = np.asarray(camera.principal, np.float64).tolist()
@@ -61,8 +75,11 @@ def _entry(camera: PinholeCamera, name: str) -> dict[str, Any]:
     return {**entry, POSE: pose.tolist()}
 
 
-def _camera(entry: Fields, document: Fields, default: PinholeCamera) -> PinholeCamera:
-    pose = camera_to_world(entry).astype(np.float32)
+def _camera(
+    entry: Fields, document: Fields, default: PinholeCamera, origin: tuple[float, float, float]
+) -> PinholeCamera:
+    pose = camera_to_world(entry)
+    pose[:3, 3] -= origin
     sized = entry if entry.has("w", "h") else document
     width, height = sized.size("w"), sized.size("h")
     if (width is None) != (height is None):
@@ -84,7 +101,7 @@ def _camera(entry: Fields, document: Fields, default: PinholeCamera) -> PinholeC
         scaled = default.scaled(width, height)
         focal, principal, distortion = scaled.focal, scaled.principal, scaled.distortion
     return PinholeCamera.from_opengl(
-        pose,
+        pose.astype(np.float32),
         np.asarray(focal, np.float32),
         np.asarray(principal, np.float32),
         width,

@@ -2,7 +2,6 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float32
@@ -35,7 +34,9 @@ class Capture:
         path: the file or folder it was read from.
         messages: one line each for the person who asked: how the split was made, and what was
             passed over or put right.
-        points: what the capture knows of the scene's shape, or none if it holds no points.
+        points: what the frames to fit know of the scene's shape, or none if nothing.
+        origin: what was subtracted from all positions of the capture's files, in whole metres, so
+            that float32 holds them: not zero where the cameras are far from the origin.
     """
 
     train: list[Frame]
@@ -44,6 +45,7 @@ class Capture:
     path: pathlib.Path
     messages: list[str] = dataclasses.field(default_factory=list)
     points: PointCloud | None = None
+    origin: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
     @property
     def frames(self) -> list[Frame]:
@@ -53,43 +55,9 @@ class Capture:
     @property
     def has_alpha(self) -> bool:
         """Whether the images are cut out: something in them is transparent."""
-        return any(frame.alpha is not None for frame in self.frames)
+        return self.train[0].alpha is not None
 
     @property
     def has_distortion(self) -> bool:
         """Whether a camera has a lens distortion."""
-        return any(frame.camera.distortion is not None for frame in self.frames)
-
-
-def make_capture(
-    train: Sequence[Frame],
-    test: Sequence[Frame],
-    *,
-    format: str,
-    path: pathlib.Path,
-    messages: Sequence[str] = (),
-    points: PointCloud | None = None,
-) -> Capture:
-    """Builds a capture in which alpha is there for all frames or for none.
-
-    An alpha that is opaque everywhere says nothing and is dropped; where some frames are cut out,
-    the others become opaque ones.
-    """
-    transparent = any(
-        frame.alpha is not None and bool((frame.alpha < 1).any()) for frame in (*train, *test)
-    )
-
-    def with_alpha(frame: Frame) -> Frame:
-        if (frame.alpha is not None) == transparent:
-            return frame
-        alpha = np.ones(frame.image.shape[:2], np.float32) if transparent else None
-        return dataclasses.replace(frame, alpha=alpha)
-
-    return Capture(
-        train=[with_alpha(frame) for frame in train],
-        test=[with_alpha(frame) for frame in test],
-        format=format,
-        path=path,
-        messages=list(messages),
-        points=points,
-    )
+        return self.train[0].camera.distortion is not None

@@ -6,7 +6,7 @@ import os
 import pathlib
 import signal
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,8 +18,10 @@ from ._hold_out import unsplit_capture
 from ._image_folders import ImageFolder, choose_images, has_images, image_files
 from ._images import find_image, image_size
 from ._intrinsics import Intrinsics, resolve_intrinsics
+from ._load import Points
 from ._poses import FLIP, POSE, camera_to_world
-from .capture import Capture, PointCloud
+from ._reading import Reading
+from .capture import Capture
 from .errors import CaptureError
 
 if TYPE_CHECKING:
@@ -35,9 +37,14 @@ _PARAMETERS: Mapping[str, str] = {
     "FULL_OPENCV": "fl_x fl_y cx cy k1 k2 p1 p2 k3 k4 k5 k6",
 }
 _RATIONAL = ("k4", "k5", "k6")
-_UNDISTORT = "undistort the images with `colmap image_undistorter` and give its output folder"
+_UNDISTORT = (
+    "undistort the images with `colmap image_undistorter` and give its output folder, or give "
+    "--ignore-distortion if they are undistorted already"
+)
 # Binary models hold quaternions as they were computed, text ones are normalised on the way in.
 _TOLERANCE = 1e-3
+# Images that must have seen a point, so that its place does not follow from a held-out one.
+_VIEWS = 2
 
 
 def find_models(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -51,7 +58,7 @@ def find_models(folder: pathlib.Path) -> list[pathlib.Path]:
     return []
 
 
-def read_colmap(folder: pathlib.Path, *, downscale: int = 1) -> Capture:
+def read_colmap(folder: pathlib.Path, reading: Reading) -> Capture:
     """Reads a COLMAP model, binary or text, and its photographs.
 
     Of several models the one with the most images is taken. Every 8th image by name is held out.
@@ -59,11 +66,12 @@ def read_colmap(folder: pathlib.Path, *, downscale: int = 1) -> Capture:
     Args:
         folder: holds the model in `sparse/0`, `sparse` or itself, and the images in `images`;
             where it is a model in a capture, the images are found in the folders above.
-        downscale: whole number; images become this many times smaller. Images of `images_4` are
-            used as they are for 4, and so on.
+        reading: how to read the images. Images of `images_4` are used as they are for a
+            `downscale` of 4, and so on.
 
     Returns:
-        The capture, with the points of the model.
+        The capture, with the points that at least two of the images to fit have seen: held-out
+        images tell nothing. Points of a model that does not say who saw them are all there.
 
     Raises:
         CaptureError: a file of the model or an image cannot be used, or a camera is one that
@@ -84,10 +92,12 @@ def read_colmap(folder: pathlib.Path, *, downscale: int = 1) -> Capture:
     if not images:
         advice = "give a model with at least two registered images"
         raise CaptureError(file, "", "found no image with a pose", advice)
+    root = _image_root(folder)
     choice = choose_images(
-        _image_root(folder), downscale, lambda path: _lacks(path, [image.name for image in images])
+        root, reading.downscale, lambda path: _lacks(path, [image.name for image in images])
     )
-    listings = _listings(file, model, images, choice)
+    listings = _listings(file, model, images, choice, reading.ignore_distortion)
+    numbers = {id(listing): number for number, listing in listings.items()}
     elsewhere = {
         image.name: path.name
         for path, other in models
@@ -95,13 +105,18 @@ def read_colmap(folder: pathlib.Path, *, downscale: int = 1) -> Capture:
         if other is not model and image.has_pose
     }
     return unsplit_capture(
-        listings,
+        list(listings.values()),
         file,
         format="colmap",
         path=folder,
-        messages=[*messages, *choice.messages, *_left_out(listings, choice.path, elsewhere)],
-        downscale=choice.downscale,
-        points=_points(model),
+        root=root,
+        messages=[
+            *messages,
+            *choice.messages,
+            *_left_out(listings.values(), choice.path, elsewhere),
+        ],
+        reading=dataclasses.replace(reading, downscale=choice.downscale),
+        points=lambda train: _points(model, {numbers[id(listing)] for listing in train}),
     )
 
 
@@ -162,13 +177,15 @@ def _listings(
     model: "pycolmap.Reconstruction",
     images: "Sequence[pycolmap.Image]",
     choice: ImageFolder,
-) -> list[Listing]:
+    ignore_distortion: bool,
+) -> dict[int, Listing]:
+    """The frames by the numbers of their images, sorted by name."""
     cameras = model_files(file.parent)["cameras"]
     intrinsics = {
-        number: _intrinsics(cameras, model.cameras[number])
+        number: _intrinsics(cameras, model.cameras[number], ignore_distortion)
         for number in sorted({image.camera_id for image in images})
     }
-    listings = []
+    listings = {}
     for image in sorted(images, key=lambda image: image.name):
         fields = Fields(file, f"image {image.image_id}", {})
         found = find_image(choice.path, image.name)
@@ -177,27 +194,35 @@ def _listings(
             raise fields.error("name", f"no image {image.name!r} in {choice.path}", advice)
         camera = Fields(cameras, f"camera {image.camera_id}", {})
         size = image_size(found)
-        listings.append(
-            Listing(
-                fields=fields,
-                name=frame_name(image.name, found),
-                image=found,
-                mask=None,
-                camera_to_world=_camera_to_world(fields, image),
-                intrinsics=choice.fit(
-                    intrinsics[image.camera_id],
-                    found,
-                    size,
-                    lambda found, advice, camera=camera: camera.error("size", found, advice),
-                ),
-            )
+        listings[image.image_id] = Listing(
+            fields=fields,
+            name=frame_name(image.name, found),
+            image=found,
+            mask=None,
+            camera_to_world=_camera_to_world(fields, image),
+            intrinsics=choice.fit(
+                intrinsics[image.camera_id],
+                found,
+                size,
+                lambda found, advice, camera=camera: camera.error("size", found, advice),
+            ),
         )
     return listings
 
 
-def _intrinsics(file: pathlib.Path, camera: "pycolmap.Camera") -> Intrinsics:
+def _intrinsics(
+    file: pathlib.Path, camera: "pycolmap.Camera", ignore_distortion: bool
+) -> Intrinsics:
     """The intrinsics of a camera: COLMAP counts pixels from the image's corner, as we do."""
     place = f"camera {camera.camera_id}"
+    if ignore_distortion:
+        values = {
+            "fl_x": camera.focal_length_x,
+            "fl_y": camera.focal_length_y,
+            "cx": camera.principal_point_x,
+            "cy": camera.principal_point_y,
+        }
+        return _resolved(Fields(file, place, {**values, "w": camera.width, "h": camera.height}))
     if camera.model_name not in _PARAMETERS:
         found = f"the model {camera.model_name} cannot be represented exactly"
         raise CaptureError(file, place, found, _UNDISTORT)
@@ -207,8 +232,10 @@ def _intrinsics(file: pathlib.Path, camera: "pycolmap.Camera") -> Intrinsics:
     if rational:
         found = f"{rational[0]} of the model {camera.model_name} is {values[rational[0]]:g}, not 0"
         raise CaptureError(file, place, found, _UNDISTORT)
-    size = {"w": camera.width, "h": camera.height}
-    fields = Fields(file, place, {**values, **size})
+    return _resolved(Fields(file, place, {**values, "w": camera.width, "h": camera.height}))
+
+
+def _resolved(fields: Fields) -> Intrinsics:
     width, height = fields.size("w"), fields.size("h")
     if width is None or height is None:
         raise fields.error("w", "found nothing", "wanted the image size in pixels")
@@ -229,7 +256,7 @@ def _camera_to_world(fields: Fields, image: "pycolmap.Image") -> np.ndarray:
 
 
 def _left_out(
-    listings: Sequence[Listing], folder: pathlib.Path, elsewhere: Mapping[str, str]
+    listings: Iterable[Listing], folder: pathlib.Path, elsewhere: Mapping[str, str]
 ) -> list[str]:
     """A line for each reason why images in the folder are not used."""
     used = {os.path.abspath(listing.image) for listing in listings}
@@ -245,11 +272,17 @@ def _left_out(
     return [f"not used, as {reason}: {listed(names)}" for reason, names in reasons.items()]
 
 
-def _points(model: "pycolmap.Reconstruction") -> PointCloud | None:
+def _points(model: "pycolmap.Reconstruction", train: Set[int]) -> Points | None:
+    """The points of a model that at least two of some images have seen."""
     points = list(model.points3D.values())
+    if any(point.track.length() for point in points):
+        points = [
+            point
+            for point in points
+            if len({element.image_id for element in point.track.elements} & train) >= _VIEWS
+        ]
     if not points:
         return None
     positions = np.asarray([point.xyz for point in points])
     colors = np.asarray([point.color for point in points], np.float32) / np.float32(255)
-    known = (np.abs(positions) <= np.finfo(np.float32).max).all(axis=1)
-    return PointCloud(positions[known].astype(np.float32), colors[known])
+    return Points(positions, colors)

@@ -1,5 +1,6 @@
 """The layout of LLFF: `poses_bounds.npy`, and its photographs in the order of their names."""
 
+import dataclasses
 import pathlib
 
 import numpy as np
@@ -12,6 +13,7 @@ from ._image_folders import ImageFolder, choose_images, image_files
 from ._images import image_size
 from ._intrinsics import resolve_intrinsics
 from ._poses import POSE, camera_to_world
+from ._reading import Reading
 from .capture import Capture
 from .errors import CaptureError
 
@@ -24,7 +26,7 @@ def poses_file(folder: pathlib.Path) -> pathlib.Path | None:
     return file if file.is_file() else None
 
 
-def read_llff(file: pathlib.Path, *, downscale: int = 1) -> Capture:
+def read_llff(file: pathlib.Path, reading: Reading) -> Capture:
     """Reads `poses_bounds.npy` and the photographs beside it. Every 8th is held out.
 
     A row of the file is a matrix of 3 x 5 and two depths. The matrix holds the camera's axes in
@@ -33,8 +35,8 @@ def read_llff(file: pathlib.Path, *, downscale: int = 1) -> Capture:
 
     Args:
         file: the poses; the first is that of the first image by name, and so on.
-        downscale: whole number; images become this many times smaller. Images of `images_4` are
-            used as they are for 4, and so on.
+        reading: how to read the images. Images of `images_4` are used as they are for a
+            `downscale` of 4, and so on.
 
     Raises:
         CaptureError: the file or an image cannot be used, or their numbers differ.
@@ -45,7 +47,7 @@ def read_llff(file: pathlib.Path, *, downscale: int = 1) -> Capture:
         count = len(image_files(folder))
         return "" if count == len(rows) else f"it holds {count} images for {len(rows)} poses"
 
-    choice = choose_images(file.parent, downscale, lacks)
+    choice = choose_images(file.parent, reading.downscale, lacks)
     images = image_files(choice.path)
     if len(images) != len(rows):
         found = f"found {len(rows)} poses for the {len(images)} images in {choice.path}"
@@ -59,8 +61,9 @@ def read_llff(file: pathlib.Path, *, downscale: int = 1) -> Capture:
         file,
         format="llff",
         path=file.parent,
+        root=file.parent,
         messages=choice.messages,
-        downscale=choice.downscale,
+        reading=dataclasses.replace(reading, downscale=choice.downscale),
     )
 
 

@@ -18,7 +18,7 @@ from . import _textures
 from ._mesh import Mesh, box, join, lathe, torus
 from ._poses import FLIP
 from ._rasterize import barycentric, rasterize
-from .capture import Capture, make_capture
+from .capture import Capture
 
 FIELD_OF_VIEW = 0.66
 DISTANCE = 4.1
@@ -69,7 +69,7 @@ def mesh_scene(*, size: int = 128, train: int = 32, test: int = 8) -> Capture:
                 )
             )
 
-    return make_capture(
+    return Capture(
         frames("train", TRAIN_RINGS, train, 0.0),
         frames("test", TEST_RINGS, test, 0.5),
         format="mesh_scene",

@@ -11,6 +11,7 @@ from ._hold_out import unsplit_capture
 from ._images import find_image, image_size
 from ._intrinsics import resolve_intrinsics
 from ._poses import FLIP, POSE, camera_to_world
+from ._reading import Reading
 from .capture import Capture
 from .errors import CaptureError
 
@@ -23,7 +24,7 @@ def pose_files(folder: pathlib.Path) -> list[pathlib.Path]:
     return sorted(folder.glob(f"*{_POSE}"))
 
 
-def read_rgbd(folder: pathlib.Path, *, downscale: int = 1) -> Capture:
+def read_rgbd(folder: pathlib.Path, reading: Reading) -> Capture:
     """Reads a folder of RGB-D frames with poses. Every 8th frame by name is held out.
 
     A frame is `NAME.color.jpg` (or another kind of image) and `NAME.pose.txt`: camera to world,
@@ -32,7 +33,7 @@ def read_rgbd(folder: pathlib.Path, *, downscale: int = 1) -> Capture:
 
     Args:
         folder: holds all the files.
-        downscale: whole number; images become this many times smaller.
+        reading: how to read the images.
 
     Raises:
         CaptureError: a file cannot be used.
@@ -63,7 +64,13 @@ def read_rgbd(folder: pathlib.Path, *, downscale: int = 1) -> Capture:
     if depths:
         messages.append(f"depth maps are not used ({depths})")
     return unsplit_capture(
-        listings, folder, format="rgbd", path=folder, messages=messages, downscale=downscale
+        listings,
+        folder,
+        format="rgbd",
+        path=folder,
+        root=folder,
+        messages=messages,
+        reading=reading,
     )
 
 

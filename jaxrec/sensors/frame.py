@@ -39,6 +39,18 @@ class Frame:
         self._check("mask", self.mask, np.bool_, size)
         self._check("depth", self.depth, np.float32, size)
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether the pixels are held; if not, each look at them may read a file."""
+        return True
+
+    def prefetch(self) -> None:
+        """Begins to read the pixels, if they are not held; returns at once."""
+
+    def load(self) -> "Frame":
+        """Returns a frame that holds its pixels: this one, if it does."""
+        return self
+
     def over(
         self, background: Float32[np.ndarray, "3"] | tuple[float, float, float]
     ) -> Float32[np.ndarray, "height width 3"]:
