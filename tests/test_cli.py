@@ -310,6 +310,7 @@ def one_error(capsys, arguments):
         (["--rates.centers", "-1"], "rates.centers: got -1"),
         (["--background", "1", "2", "0"], "background: got"),
         (["--downscale", "100"], "times smaller"),
+        (["--image-memory", "lots"], "image-memory: got 'lots'; give a size such as 4GB, 512MiB"),
     ],
 )
 def test_bad_options_are_one_line(data, tmp_path, capsys, options, wanted):

@@ -15,6 +15,7 @@ from jaxrec.cli.errors import CommandError, describe
 from jaxrec.cli.info import covers, gpu_problems
 from jaxrec.cli.progress import Progress
 from jaxrec.cli.run_folder import RunConfig, RunFolder, replace_file
+from jaxrec.cli.sizes import parse_size
 from jaxrec.data import CaptureError
 from jaxrec.data.camera_file import read_cameras
 from jaxrec.sensors import PinholeCamera, look_at
@@ -239,3 +240,45 @@ def test_a_gpu_without_kernels_comes_with_the_command_that_builds_them():
     (line,) = gpu_problems(None, [("NVIDIA B200", "10.0")])
     assert "sm_100, but there are no CUDA kernels" in line
     assert "JAXREC_CUDA_ARCHS=100 pip" in line
+
+
+def test_given_poses_stand_where_the_capture_was_moved(tmp_path):
+    matrix = np.eye(4)
+    matrix[:3, 3] = [512345.25, 4187654.5, 100.0]
+    file = tmp_path / "path.json"
+    file.write_text(json.dumps({"frames": [{"transform_matrix": matrix.tolist()}]}))
+    default = PinholeCamera(np.eye(4, dtype=np.float32), (9.0, 9.0), (4.0, 4.0), width=8, height=8)
+    (camera,) = read_cameras(file, default, (512345.0, 4187654.0, 99.0))
+    np.testing.assert_array_equal(camera.world_from_camera[:3, 3], [0.25, 0.5, 1.0])
+
+
+# Sizes of memory.
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("0", 0),
+        ("123", 123),
+        ("4GB", 4 * 10**9),
+        ("1.5g", 15 * 10**8),
+        (" 512 MiB ", 512 * 2**20),
+        ("2kib", 2048),
+        ("10KB", 10_000),
+        ("7b", 7),
+    ],
+)
+def test_sizes_are_read_as_people_write_them(text, expected):
+    assert parse_size("image-memory", text) == expected
+
+
+def test_a_size_may_be_a_part_of_the_memory():
+    whole = parse_size("image-memory", "100%")
+    assert whole > 2**26
+    assert abs(parse_size("image-memory", "25%") - whole / 4) < 1
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-1", "4 gigs", "1e9", "5%%"])
+def test_sizes_that_make_no_sense_are_refused(text):
+    with pytest.raises(ValueError, match="image-memory: got .*; give a size such as 4GB, 512MiB"):
+        parse_size("image-memory", text)

@@ -12,6 +12,7 @@ from ..data import open_capture
 from ..train import FitSettings
 from .fitting import begun_settings, fit_run, make_config
 from .run_folder import RunConfig, RunFolder
+from .sizes import IMAGE_MEMORY, parse_size
 
 
 def make_fit_command(arguments: Sequence[str]) -> Callable[..., Callable[[], None]]:
@@ -24,6 +25,9 @@ def make_fit_command(arguments: Sequence[str]) -> Callable[..., Callable[[], Non
         out: pathlib.Path,
         preset: Literal["cpu", "gpu"] = "cpu",
         downscale: int = 1,
+        mask_invert: bool = False,
+        ignore_distortion: bool = False,
+        image_memory: str = IMAGE_MEMORY,
         settings: Annotated[FitSettings, tyro.conf.arg(name="")] = defaults,
     ) -> Callable[[], None]:
         """Fits spheres to a capture and measures them on its held-out views.
@@ -37,21 +41,39 @@ def make_fit_command(arguments: Sequence[str]) -> Callable[..., Callable[[], Non
             out: Run folder to make, or to go on with.
             preset: Machine to suit; the defaults below are those of the preset that is typed.
             downscale: Take images this many times smaller.
+            mask_invert: Masks mark what to ignore. Else 0 is ignored, anything else is used.
+            ignore_distortion: Images are undistorted already, whatever the capture says.
+            image_memory: How much memory images may take (4GB, 512MiB, or a part of the machine's);
+                where they take more they are read from their files again and again.
             settings: How to fit. Without --horizon it is --steps of the first such command.
         """
         if _typed(arguments, "--horizon") is None:
             begun = begun_settings(out)
             horizon = settings.steps if begun is None else begun.horizon
             settings = dataclasses.replace(settings, horizon=horizon)
-        config = make_config(out, data, downscale=downscale, preset=preset, settings=settings)
+        config = make_config(
+            out,
+            data,
+            downscale=downscale,
+            mask_invert=mask_invert,
+            ignore_distortion=ignore_distortion,
+            preset=preset,
+            settings=settings,
+        )
+        memory = parse_size("image-memory", image_memory)
         resume = shlex.join(["jaxrec", *arguments])
-        return lambda: fit_capture(data, RunFolder(out), config, settings, resume)
+        return lambda: fit_capture(data, RunFolder(out), config, settings, memory, resume)
 
     return fit_command
 
 
 def fit_capture(
-    data: pathlib.Path, run: RunFolder, config: RunConfig, settings: FitSettings, resume: str
+    data: pathlib.Path,
+    run: RunFolder,
+    config: RunConfig,
+    settings: FitSettings,
+    image_memory: int,
+    resume: str,
 ) -> None:
     """Opens a capture, fits it in a run folder and evaluates the result.
 
@@ -60,10 +82,11 @@ def fit_capture(
         run: Where everything is written.
         config: What was asked.
         settings: How to fit.
+        image_memory: Bytes that images may take.
         resume: What to type to go on, told when a signal interrupts.
     """
     run.check(config)
-    capture = open_capture(data, downscale=config.downscale)
+    capture = open_capture(data, **config.reading(), image_memory=image_memory)
     for message in capture.messages:
         print(message)
     with run.claimed(config):

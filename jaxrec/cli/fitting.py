@@ -59,6 +59,8 @@ def make_config(
     downscale: int,
     preset: str,
     settings: FitSettings,
+    mask_invert: bool = False,
+    ignore_distortion: bool = False,
 ) -> RunConfig:
     """Describes the run in the folder `out`; data that lies in there moves with it.
 
@@ -72,6 +74,8 @@ def make_config(
     return RunConfig(
         data=str(data.relative_to(folder) if inside else data),
         downscale=downscale,
+        mask_invert=mask_invert,
+        ignore_distortion=ignore_distortion,
         preset=preset,
         settings=settings.to_dict(),
         version=__version__,

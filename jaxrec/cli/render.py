@@ -89,7 +89,7 @@ def choose_cameras(run: SavedRun, poses: str, frames: int) -> list[PinholeCamera
             f"--poses: {poses} is no file; give a json like transforms.json, or one of "
             + ", ".join(_OWN)
         )
-    return read_cameras(poses, train[0])
+    return read_cameras(poses, train[0], run.capture.origin)
 
 
 def _pictures(

@@ -17,6 +17,7 @@ from typing import Any
 from .errors import CommandError
 
 FORMAT = 1
+READING = ("downscale", "mask_invert", "ignore_distortion")
 # Settings that a restarted fit may change: they have no influence on any step.
 CHANGEABLE = ("steps", "save_every", "progress_every")
 
@@ -31,6 +32,8 @@ class RunConfig:
         preset: Name of the preset that the settings began with.
         settings: All settings of the fit, as plain values.
         version: Version of jaxrec that began the run.
+        mask_invert: Whether its masks mark what is to be ignored.
+        ignore_distortion: Whether its images are undistorted already, whatever it says.
     """
 
     data: str
@@ -38,6 +41,12 @@ class RunConfig:
     preset: str
     settings: dict[str, Any]
     version: str
+    mask_invert: bool = False
+    ignore_distortion: bool = False
+
+    def reading(self) -> dict[str, Any]:
+        """How the images are read, as options of `open_capture`."""
+        return {name: getattr(self, name) for name in READING}
 
     def differences(self, other: "RunConfig") -> list[str]:
         """Lists what would make a fit with `other` another run, as `name: mine, not theirs`."""
@@ -241,7 +250,7 @@ def _flat(config: RunConfig) -> dict[str, Any]:
     settings = dict(config.settings)
     for name in CHANGEABLE:
         settings.pop(name, None)
-    values = {"data": config.data, "downscale": config.downscale}
+    values = {"data": config.data, **config.reading()}
     for name, value in settings.items():
         if isinstance(value, dict):
             values |= {f"{name}.{part}": entry for part, entry in value.items()}

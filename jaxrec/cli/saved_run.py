@@ -9,6 +9,7 @@ from ..train import FittedScene
 from .errors import CommandError
 from .fitting import restore
 from .run_folder import RunFolder
+from .sizes import IMAGE_MEMORY, parse_size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +44,7 @@ def open_run(path: pathlib.Path) -> SavedRun:
         raise CommandError(f"{path}: has no checkpoint yet; let its fit run for longer")
     for message in point.messages:
         print(message, file=sys.stderr)
-    capture = open_capture(path / config.data, downscale=config.downscale)
+    memory = parse_size("image-memory", IMAGE_MEMORY)
+    capture = open_capture(path / config.data, **config.reading(), image_memory=memory)
     scene = FittedScene(point.state, point.settings, point.normalizer)
     return SavedRun(run, scene, capture, point.seconds)
