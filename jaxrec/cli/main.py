@@ -14,7 +14,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: What was typed after `jaxrec`; by default what started the process.
 
     Returns:
-        The exit code: 0, or 2 for bad input, or 128 + the number of the signal that ended a fit.
+        The exit code: 0, or 2 for bad input, or 128 + the number of the signal that ended a fit;
+        of `jaxrec check` 1 for warnings and 2 for errors.
 
     Raises:
         SystemExit: With code 2 for arguments that cannot be understood, with 0 for `--help`.
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except ValueError as error:
             raise CommandError(str(error)) from error
         _silence_checkpoints()
-        work()
+        return work() or 0
     except Interrupted as stop:
         print(f"jaxrec: {stop}", file=sys.stderr)
         return stop.exit_code
@@ -52,16 +53,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"jaxrec: {line}", file=sys.stderr)
         return BAD_INPUT
-    return 0
 
 
-def commands(arguments: Sequence[str]) -> dict[str, Callable[..., Callable[[], None]]]:
+def commands(arguments: Sequence[str]) -> dict[str, Callable[..., Callable[[], int | None]]]:
     """Lists the commands: functions of what can be typed, which return the work to be done.
 
     Args:
         arguments: What was typed; the defaults of `fit` follow from the preset in it, and who
             interrupts a fit is told to type it again.
     """
+    from .check import check_command
     from .demo import make_demo_command
     from .eval import eval_command
     from .fit import make_fit_command
@@ -70,6 +71,7 @@ def commands(arguments: Sequence[str]) -> dict[str, Callable[..., Callable[[], N
 
     return {
         "demo": make_demo_command(arguments),
+        "check": check_command,
         "fit": make_fit_command(arguments),
         "eval": eval_command,
         "render": render_command,
