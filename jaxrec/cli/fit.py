@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 import tyro
 
-from ..data import open_capture
+from ..data import Capture, needs_poses, open_capture, reconstruct
+from ..data.sfm import LEAST_IMAGES, VIDEO_FRAMES
 from ..train import FitSettings
 from .fitting import begun_settings, fit_run, make_config
 from .run_folder import RunConfig, RunFolder
@@ -28,16 +29,21 @@ def make_fit_command(arguments: Sequence[str]) -> Callable[..., Callable[[], Non
         mask_invert: bool = False,
         ignore_distortion: bool = False,
         image_memory: str = IMAGE_MEMORY,
+        video_frames: int = VIDEO_FRAMES,
         settings: Annotated[FitSettings, tyro.conf.arg(name="")] = defaults,
     ) -> Callable[[], None]:
         """Fits spheres to a capture and measures them on its held-out views.
+
+        Photos without poses and videos are taken as well: structure from motion places them
+        first, once, in the folder sfm of the run. It stops where fewer than half of the images
+        can be placed.
 
         The same command goes on with a run that was stopped, with more --steps also with a
         finished one.
 
         Args:
             data: Folder of a capture (NeRF-synthetic, instant-ngp, nerfstudio, COLMAP, LLFF or
-                7-Scenes), or its json.
+                7-Scenes), or its json; or a folder of photos without poses, or a video.
             out: Run folder to make, or to go on with.
             preset: Machine to suit; the defaults below are those of the preset that is typed.
             downscale: Take images this many times smaller.
@@ -45,6 +51,8 @@ def make_fit_command(arguments: Sequence[str]) -> Callable[..., Callable[[], Non
             ignore_distortion: Images are undistorted already, whatever the capture says.
             image_memory: How much memory images may take (4GB, 512MiB, or a part of the machine's);
                 where they take more they are read from their files again and again.
+            video_frames: How many pictures of a video to take at most, the sharpest of as many
+                stretches of equal length.
             settings: How to fit. Without --horizon it is --steps of the first such command.
         """
         if _typed(arguments, "--horizon") is None:
@@ -61,36 +69,55 @@ def make_fit_command(arguments: Sequence[str]) -> Callable[..., Callable[[], Non
             settings=settings,
         )
         memory = parse_size("image-memory", image_memory)
+        if video_frames < LEAST_IMAGES:
+            raise ValueError(f"video-frames: got {video_frames}, want >= {LEAST_IMAGES}")
         resume = shlex.join(["jaxrec", *arguments])
-        return lambda: fit_capture(data, RunFolder(out), config, settings, memory, resume)
+        run = RunFolder(out)
+
+        def work() -> None:
+            run.check(config)
+            if needs_poses(data):
+                with run.claimed(config):
+                    capture = place_images(data, run, config, settings.seed, video_frames, memory)
+                    fit_run(run, capture, settings, resume)
+                return
+            capture = open_capture(data, **config.reading(), image_memory=memory)
+            for message in capture.messages:
+                print(message)
+            with run.claimed(config):
+                fit_run(run, capture, settings, resume)
+
+        return work
 
     return fit_command
 
 
-def fit_capture(
+def place_images(
     data: pathlib.Path,
     run: RunFolder,
     config: RunConfig,
-    settings: FitSettings,
+    seed: int,
+    video_frames: int,
     image_memory: int,
-    resume: str,
-) -> None:
-    """Opens a capture, fits it in a run folder and evaluates the result.
+) -> Capture:
+    """Estimates the poses of photos or a video, or takes them from where the run has them.
 
     Args:
-        data: The capture.
-        run: Where everything is written.
-        config: What was asked.
-        settings: How to fit.
+        data: The photos or the video.
+        run: Where the structure is kept.
+        config: How images are read.
+        seed: Every random choice follows from it.
+        video_frames: How many pictures of a video to take at most.
         image_memory: Bytes that images may take.
-        resume: What to type to go on, told when a signal interrupts.
+
+    Raises:
+        CaptureError: Too few images can be placed.
     """
-    run.check(config)
-    capture = open_capture(data, **config.reading(), image_memory=image_memory)
-    for message in capture.messages:
+    structure = reconstruct(data, run.structure, seed=seed, video_frames=video_frames, say=print)
+    capture = open_capture(structure.folder, **config.reading(), image_memory=image_memory)
+    for message in (*structure.messages, *capture.messages):
         print(message)
-    with run.claimed(config):
-        fit_run(run, capture, settings, resume)
+    return capture
 
 
 def _typed(arguments: Sequence[str], option: str) -> str | None:

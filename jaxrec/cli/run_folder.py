@@ -71,6 +71,7 @@ class RunFolder:
         self.contact_sheet_file = path / "contact_sheet.png"
         self.checkpoints = path / "checkpoints"
         self.renders = path / "renders"
+        self.structure = path / "sfm"
 
     def read_config(self) -> RunConfig:
         """Reads what was asked of the run.

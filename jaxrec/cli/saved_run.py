@@ -5,6 +5,7 @@ import pathlib
 import sys
 
 from ..data import Capture, open_capture
+from ..data.sfm import is_reconstructed
 from ..train import FittedScene
 from .errors import CommandError
 from .fitting import restore
@@ -45,6 +46,7 @@ def open_run(path: pathlib.Path) -> SavedRun:
     for message in point.messages:
         print(message, file=sys.stderr)
     memory = parse_size("image-memory", IMAGE_MEMORY)
-    capture = open_capture(path / config.data, **config.reading(), image_memory=memory)
+    data = run.structure if is_reconstructed(run.structure) else path / config.data
+    capture = open_capture(data, **config.reading(), image_memory=memory)
     scene = FittedScene(point.state, point.settings, point.normalizer)
     return SavedRun(run, scene, capture, point.seconds)

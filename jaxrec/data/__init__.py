@@ -12,7 +12,11 @@ from .colmap import find_models, read_colmap
 from .errors import CaptureError as CaptureError
 from .llff import poses_file, read_llff
 from .rgbd import pose_files, read_rgbd
+from .sfm import Structure as Structure, photo_folder, reconstruct as reconstruct
 from .transforms import read_transforms, split_file, whole_file
+from .video import is_video
+
+_ESTIMATE = "`jaxrec fit` estimates them (jaxrec.data.reconstruct in Python)"
 
 
 def open_capture(
@@ -65,6 +69,8 @@ def open_capture(
         return _open_folder(path, reading)
     if not path.exists():
         raise CaptureError(path, "", "no such file or folder", "check the path")
+    if is_video(path):
+        raise CaptureError(path, "", "a video has no poses", _ESTIMATE)
     if path.suffix.lower() == ".npy":
         return read_llff(path, reading)
     if path.suffix.lower() != ".json":
@@ -75,7 +81,29 @@ def open_capture(
     return read_transforms(path, reading)
 
 
+def needs_poses(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is a video, or a folder of photos in none of the layouts.
+
+    Such are no captures yet: `jaxrec.data.sfm.reconstruct` makes one of them.
+    """
+    path = pathlib.Path(path)
+    if is_video(path):
+        return True
+    return path.is_dir() and not _layouts(path, Reading()) and photo_folder(path) is not None
+
+
 def _open_folder(folder: pathlib.Path, reading: Reading) -> Capture:
+    layouts = _layouts(folder, reading)
+    if not layouts:
+        raise _nothing_found(folder)
+    (name, read), *others = layouts
+    capture = read()
+    messages = [f"{other} is not used: {name} comes first" for other, _ in others]
+    return dataclasses.replace(capture, messages=[*messages, *capture.messages])
+
+
+def _layouts(folder: pathlib.Path, reading: Reading) -> list[tuple[str, Callable[[], Capture]]]:
+    """The layouts that a folder has, with what reads them; the first comes first."""
     layouts: list[tuple[str, Callable[[], Capture]]] = []
     train, whole = split_file(folder, "train"), whole_file(folder)
     if train is not None:
@@ -89,12 +117,7 @@ def _open_folder(folder: pathlib.Path, reading: Reading) -> Capture:
         layouts.append((poses.name, lambda: read_llff(poses, reading)))
     if pose_files(folder):
         layouts.append(("*.pose.txt", lambda: read_rgbd(folder, reading)))
-    if not layouts:
-        raise _nothing_found(folder)
-    (name, read), *others = layouts
-    capture = read()
-    messages = [f"{other} is not used: {name} comes first" for other, _ in others]
-    return dataclasses.replace(capture, messages=[*messages, *capture.messages])
+    return layouts
 
 
 def _nothing_found(folder: pathlib.Path) -> CaptureError:
@@ -102,6 +125,8 @@ def _nothing_found(folder: pathlib.Path) -> CaptureError:
     others = sorted(file.name for file in folder.glob("*.json"))
     if inside:
         advice = f"give the capture in it: {folder / inside[0]}"
+    elif photo_folder(folder) is not None:
+        advice = f"there are images: if they have no poses, {_ESTIMATE}"
     elif others:
         advice = f"give the json itself if it is one of: {', '.join(others[:5])}"
     else:

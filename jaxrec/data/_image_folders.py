@@ -9,6 +9,7 @@ from ._images import EXTENSIONS
 from ._intrinsics import Intrinsics
 from .errors import CaptureError
 
+MASK_FOLDERS = ("masks", "mask")
 _NAME = re.compile(r"images(?:_([1-9]\d*))?")
 
 
@@ -103,13 +104,17 @@ def choose_images(
 def image_files(folder: pathlib.Path) -> list[pathlib.Path]:
     """All images in a folder and its sub-folders, sorted by path.
 
-    Hidden ones are left out, and so is `NAME_mask.png`, the mask of an image `NAME`.
+    Hidden ones are left out, and so are masks: `NAME_mask.png` of an image `NAME`, and what lies
+    in folders `masks` or `mask`.
     """
     return without_masks(
         file
         for file in folder.rglob("*")
         if is_image(file)
-        and not any(part.startswith(".") for part in file.relative_to(folder).parts)
+        and not any(
+            part.startswith(".") or part in MASK_FOLDERS
+            for part in file.relative_to(folder).parts[:-1]
+        )
     )
 
 

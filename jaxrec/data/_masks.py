@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ._frames import Listing
+from ._image_folders import MASK_FOLDERS
 from ._images import find_image
 
 # Beside the image, and in the folders of masks; NAME is the image's without extension.
 _STYLES = "NAME_mask.png, masks/NAME.png, masks/NAME.jpg.png, masks/NAME_mask.png"
-_FOLDERS = ("masks", "mask")
 _IMAGES = re.compile(r"images?(_\d+)?")
 
 
@@ -38,7 +38,7 @@ def with_masks(
         for listing in listings
     ]
     count = sum(listing.mask is not None for listing in found)
-    folder = next((root / name for name in _FOLDERS if (root / name).is_dir()), None)
+    folder = next((root / name for name in MASK_FOLDERS if (root / name).is_dir()), None)
     messages = []
     if count:
         meaning = "0 = use, anything else = ignore" if invert else "0 = ignore, anything else = use"
@@ -70,7 +70,7 @@ def _places(image: pathlib.Path, root: pathlib.Path) -> Iterator[tuple[pathlib.P
         return
     name = image.relative_to(root)
     match = _IMAGES.fullmatch(name.parts[0]) if len(name.parts) > 1 else None
-    for folder in _FOLDERS:
+    for folder in MASK_FOLDERS:
         if match:
             inside = pathlib.Path(*name.parts[1:])
             if match[1]:

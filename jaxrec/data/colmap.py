@@ -121,7 +121,7 @@ def read_colmap(folder: pathlib.Path, reading: Reading) -> Capture:
 
 
 def _read_model(folder: pathlib.Path) -> "pycolmap.Reconstruction":
-    pycolmap = _import_pycolmap(folder)
+    pycolmap = import_pycolmap(folder)
     files = model_files(folder)
     ids = [number for number in pycolmap.CameraModelId.__members__.values() if int(number) >= 0]
     cameras = [pycolmap.Camera.create_from_model_id(1, number, 1.0, 1, 1) for number in ids]
@@ -142,7 +142,7 @@ def _read_model(folder: pathlib.Path) -> "pycolmap.Reconstruction":
     return model
 
 
-def _import_pycolmap(folder: pathlib.Path):
+def import_pycolmap(folder: pathlib.Path):
     """Imports pycolmap, for the model in `folder`, without the handler of SIGTERM it installs."""
     handler = signal.getsignal(signal.SIGTERM)
     try:
