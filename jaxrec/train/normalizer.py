@@ -6,6 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from ..scene import Spheres
 from ..sensors import PinholeCamera
@@ -42,18 +43,30 @@ class SceneNormalizer:
             )
 
     @classmethod
-    def from_cameras(cls, cameras: Sequence[PinholeCamera]) -> "SceneNormalizer":
+    def from_cameras(
+        cls,
+        cameras: Sequence[PinholeCamera],
+        points: Float[np.ndarray, "points 3"] | None = None,
+    ) -> "SceneNormalizer":
         """Chooses a scene in which cameras are about 1 away from what they look at.
 
         Cameras that look at a common place put the origin there. Otherwise the origin is the mean
-        of their positions and their spread sets the scale.
+        of their positions, and the scale follows from the depth of the points, or else from the
+        spread of the cameras and the steps between them. Lost cameras take no part.
+
+        Args:
+            cameras: In world coordinates, in metres.
+            points: Some of what the cameras show, such as the points of a capture.
 
         Raises:
             ValueError: If there is no camera.
         """
-        rig = Rig.from_cameras(cameras)
+        rig = Rig.from_cameras(cameras, points)
         x, y, z = (float(value) for value in rig.center)
-        return cls(center=(x, y, z), scale=1.0 / rig.distance)
+        scale = 1.0 / rig.distance
+        # Who passes things by comes nearer to them than a share of their distance.
+        near = cls.near if rig.inward or not rig.step else min(cls.near, rig.step * scale)
+        return cls(center=(x, y, z), scale=scale, near=near)
 
     def scene_camera(self, camera: PinholeCamera) -> PinholeCamera:
         """Returns the camera as it stands in the scene; its axes and pixels stay the same."""
