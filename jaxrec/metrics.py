@@ -97,6 +97,48 @@ def ssim(
         return jnp.asarray(dm_pix.ssim(prediction, target))
 
 
+def color_corrected(
+    prediction: Float32[np.ndarray, "height width 3"],
+    target: Float32[np.ndarray, "height width 3"],
+    mask: Bool[np.ndarray, "height width"] | None = None,
+) -> Float32[np.ndarray, "height width 3"]:
+    """Brings an image's colours as close to another's as an affine map of them can.
+
+    A 3 x 3 matrix and an offset, by least squares over the pixels that count, in float64 on the
+    host. What differs after that is no matter of exposure or white balance.
+
+    Args:
+        prediction: Colour in [0, 1].
+        target: The truth.
+        mask: True where a pixel counts; all of them by default.
+
+    Returns:
+        The prediction with new colours, clipped to [0, 1]; as it was if no pixel counts.
+
+    Raises:
+        ValueError: If the images differ in size.
+    """
+    if prediction.shape != target.shape:
+        raise ValueError(
+            f"prediction: got shape {prediction.shape} for a target of {target.shape}; give images "
+            "of the same size"
+        )
+    counted = np.ones(target.shape[:2], bool) if mask is None else mask
+    counted = counted & np.isfinite(prediction).all(axis=-1) & np.isfinite(target).all(axis=-1)
+    if not counted.any():
+        return prediction
+
+    def terms(colors):
+        ones = np.ones((*colors.shape[:-1], 1))
+        return np.concatenate([colors.astype(np.float64), ones], axis=-1)
+
+    # Of flat images many maps are best: this takes the least one.
+    affine, *_ = np.linalg.lstsq(
+        terms(prediction[counted]), target[counted].astype(np.float64), rcond=1e-8
+    )
+    return np.clip(terms(prediction) @ affine, 0, 1).astype(np.float32)
+
+
 def flip(
     prediction: Float32[np.ndarray, "height width 3"],
     target: Float32[np.ndarray, "height width 3"],

@@ -10,7 +10,7 @@ import jaxrec
 
 LAYERS = [
     {"_typing", "_ffi"},
-    {"geometry", "metrics"},
+    {"geometry", "metrics", "lpips"},
     {"trajectory"},
     {"scene", "sensors"},
     {"rendering", "shading", "losses"},

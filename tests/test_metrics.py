@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jaxrec import metrics
+from jaxrec.metrics import color_corrected
 
 ssim = jax.jit(metrics.ssim)
 
@@ -125,3 +126,49 @@ def test_flip_reports_what_it_cannot_compare(own_errors, change, options, messag
     prediction, target = flip_pair()
     with pytest.raises(ValueError, match=message):
         metrics.flip(change(prediction), target, **options)
+
+
+# Colour correction
+
+
+@pytest.fixture
+def colors():
+    return np.random.default_rng(3).uniform(0.2, 0.8, (9, 11, 3)).astype(np.float32)
+
+
+def test_an_affine_change_of_colours_is_undone(colors):
+    matrix = np.asarray([[0.9, 0.1, 0.0], [0.0, 0.8, 0.1], [0.05, 0.0, 0.7]])
+    changed = (colors @ matrix.T + 0.05).astype(np.float32)
+    # The inverse map enlarges the rounding of float32 by less than two.
+    np.testing.assert_allclose(color_corrected(changed, colors), colors, atol=1e-6)
+
+
+def test_correction_never_does_harm_and_stays_in_range(colors):
+    other = np.random.default_rng(4).random(colors.shape).astype(np.float32)
+    corrected = color_corrected(other, colors)
+    assert corrected.min() >= 0 and corrected.max() <= 1
+    assert np.square(corrected - colors).mean() <= np.square(other - colors).mean()
+    np.testing.assert_allclose(color_corrected(colors, colors), colors, atol=1e-6)
+
+
+def test_correction_counts_the_masked_pixels_only(colors):
+    changed = (0.5 * colors + 0.1).astype(np.float32)
+    mask = np.ones(colors.shape[:2], bool)
+    mask[:4] = False
+    changed[:4] = np.random.default_rng(5).random((4, 11, 3))
+    changed[0, 0] = np.nan
+    found = color_corrected(changed, colors, mask)
+    np.testing.assert_allclose(found[4:], colors[4:], atol=1e-6)
+    nothing = color_corrected(changed, colors, np.zeros_like(mask))
+    np.testing.assert_array_equal(nothing, changed)
+
+
+def test_flat_images_are_corrected_to_the_mean(colors):
+    flat = np.full_like(colors, 0.25)
+    expected = np.broadcast_to(colors.mean(axis=(0, 1)), colors.shape)
+    np.testing.assert_allclose(color_corrected(flat, colors), expected, atol=1e-5)
+
+
+def test_correction_wants_one_size(colors, own_errors):
+    with pytest.raises(ValueError, match="give images of the same size"):
+        color_corrected(colors[1:], colors)
