@@ -33,36 +33,6 @@ def psnr(
     return -10 * jnp.log10(jnp.sum(counted) / (pixels * prediction.shape[-1]))
 
 
-def color_corrected(
-    prediction: Float32[np.ndarray, "height width 3"],
-    target: Float32[np.ndarray, "height width 3"],
-    mask: Bool[np.ndarray, "height width"] | None = None,
-) -> Float32[np.ndarray, "height width 3"]:
-    """Gives a prediction the colours of the truth, as far as one affine map can.
-
-    The map, a matrix and an offset for all pixels, has the least squared error in float64. It
-    shows what a scene is worth apart from the exposure and white balance of one photograph, and
-    hides how far it is off: never compare it with plain values. Runs on the host, no gradient.
-
-    Args:
-        prediction: Colour in [0, 1].
-        target: The truth, in [0, 1].
-        mask: True where a pixel counts for the map; all of them by default.
-
-    Returns:
-        The mapped prediction, clipped to [0, 1]; as it was if no pixel counts. Its squared error
-        over the pixels that count is never larger.
-    """
-    counted = np.ones(target.shape[:2], bool) if mask is None else mask
-    seen = prediction[counted].astype(np.float64)
-    seen = np.concatenate([seen, np.ones_like(seen[:, :1])], axis=1)
-    # From the change that is wanted, so that a colour which does not vary stays where it is.
-    wanted = target[counted].astype(np.float64) - seen[:, :3]
-    change = np.linalg.lstsq(seen.T @ seen, seen.T @ wanted, rcond=1e-12)[0]
-    mapped = prediction + prediction.astype(np.float64) @ change[:3] + change[3]
-    return np.clip(mapped, 0, 1).astype(np.float32)
-
-
 def ssim(
     prediction: Float[Array, "*batch height width channels"],
     target: Float[Array, "*batch height width channels"],

@@ -124,12 +124,16 @@ def test_the_summary_is_what_the_pictures_say(finished, scene):
     from PIL import Image
 
     summary = json.loads((finished / "summary.json").read_text())
-    pictures = sorted((finished / "renders" / "held_out").iterdir())
+    pictures = sorted((finished / "renders" / "held_out").glob("*.png"))
     for view, picture, frame in zip(summary["views"], pictures, scene.test, strict=True):
         rendered = np.asarray(Image.open(picture), np.float64) / 255
         error = np.mean((rendered - frame.over((1.0, 1.0, 1.0))) ** 2)
         # The pictures are rounded to 8 bits, the measurement is not.
         assert view["psnr"] == pytest.approx(-10 * np.log10(error), abs=0.05)
+        assert json.loads(picture.with_suffix(".json").read_text()) == view
+        # The best affine map is at least as good as none.
+        assert view["psnr_corrected"] >= view["psnr"] - 1e-4
+        assert view["lpips"] is None
 
 
 @pytest.mark.slow
@@ -147,7 +151,28 @@ def test_eval_tells_people_every_mean(copied, capsys):
     assert main(["eval", str(copied)]) == 0
     summary = json.loads((copied / "summary.json").read_text())
     means = "PSNR {psnr:.2f} dB, SSIM {ssim:.4f}, FLIP {flip:.4f} over 2 views"
-    assert means.format(**summary) in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert means.format(**summary) in printed
+    assert "held-out view" in printed and "LPIPS is not measured: no weights in ~" in printed
+    for name, value in summary["worst"].items():
+        scores = [view[name] for view in summary["views"]]
+        assert value["value"] == (None if name == "lpips" else worst_of(name, scores))
+
+
+def worst_of(name, scores):
+    return max(scores) if name == "flip" else min(scores)
+
+
+@pytest.mark.slow
+def test_eval_measures_lpips_with_given_weights(copied, tmp_path, capsys):
+    from test_lpips import ALEX, save, weights
+
+    file = save(tmp_path / "lpips.npz", weights(ALEX))
+    # The views of 24 pixels are too small for the network, and are left out.
+    assert main(["eval", str(copied), "--json", "--lpips", str(file)]) == 0
+    assert json.loads(capsys.readouterr().out)["lpips"] is None
+    wanted = "no such file, wanted the weights of LPIPS"
+    assert wanted in one_error(capsys, ["eval", copied, "--lpips", tmp_path / "none.npz"])
 
 
 @pytest.mark.slow

@@ -8,17 +8,21 @@ import os
 import jax
 import numpy as np
 import pytest
+from rich.console import Console
 
 from jaxrec.cli.camera_path import spiral
 from jaxrec.cli.contact_sheet import LABEL_HEIGHT, Row, choose_rows, contact_sheet
 from jaxrec.cli.errors import CommandError, describe
+from jaxrec.cli.evaluation import MEASURES, _view, _worst, find_lpips, table
 from jaxrec.cli.info import covers, gpu_problems
 from jaxrec.cli.progress import Progress
 from jaxrec.cli.run_folder import RunConfig, RunFolder, replace_file
 from jaxrec.cli.sizes import parse_size
 from jaxrec.data import CaptureError
 from jaxrec.data.camera_file import read_cameras
-from jaxrec.sensors import PinholeCamera, look_at
+from jaxrec.sensors import Frame, PinholeCamera, look_at
+from jaxrec.train import ViewScore
+from test_lpips import ALEX, save, weights
 
 
 def metrics(run):
@@ -250,6 +254,51 @@ def test_given_poses_stand_where_the_capture_was_moved(tmp_path):
     default = PinholeCamera(np.eye(4, dtype=np.float32), (9.0, 9.0), (4.0, 4.0), width=8, height=8)
     (camera,) = read_cameras(file, default, (512345.0, 4187654.0, 99.0))
     np.testing.assert_array_equal(camera.world_from_camera[:3, 3], [0.25, 0.5, 1.0])
+
+
+def test_the_table_of_scores_names_the_worst_of_each_measure():
+    measures = {"ssim": 0.9, "lpips": None, "psnr_corrected": 31.0}
+    views = [
+        {"name": "a.png", "psnr": 30.0, "flip": 0.1, **measures},
+        {"name": "b.png", "psnr": 20.0, "flip": 0.05, **measures},
+        {"name": "c.png", "psnr": 25.0, "flip": 0.2, **measures},
+    ]
+    summary = {"psnr": 25.0, "flip": 0.1167, **measures, "views": views}
+    summary["worst"] = {name: _worst(name, views) for name in MEASURES}
+    assert summary["worst"]["psnr"] == {"name": "b.png", "value": 20.0}
+    assert summary["worst"]["flip"] == {"name": "c.png", "value": 0.2}
+    console = Console(width=120, file=io.StringIO(), record=True)
+    console.print(table(summary))
+    rows = [
+        [cell.strip() for cell in line.strip("│").split("│")]
+        for line in console.export_text().splitlines()
+        if line.startswith("│")
+    ]
+    assert rows[0] == ["a.png", "30.00 dB", "0.9000", "0.1000", "31.00 dB"]
+    assert rows[3] == ["mean", "25.00 dB", "0.9000", "0.1167", "31.00 dB"]
+    assert rows[4] == ["worst", "20.00 dB", "0.9000", "0.2000", "31.00 dB"]
+    assert rows[5][:2] == ["", "b.png"] and rows[5][3] == "c.png"
+
+
+def test_a_view_is_measured_where_its_mask_allows(tmp_path):
+    random = np.random.default_rng(0)
+    target = random.uniform(0.2, 0.8, (40, 44, 3)).astype(np.float32)
+    image = (0.8 * target + 0.1).astype(np.float32)
+    mask = np.ones((40, 44), bool)
+    mask[:, :22] = False
+    spoilt = image.copy()
+    spoilt[:, :22] = 0
+    lpips = find_lpips(save(tmp_path / "weights.npz", weights(ALEX)))
+    camera = PinholeCamera(np.eye(4, dtype=np.float32), (9.0, 9.0), (4.0, 4.0), width=44, height=40)
+    frame = Frame(camera, target, mask=mask)
+    ours, theirs = (
+        _view(ViewScore("a.png", 1.0, float("nan"), 0.5, each, target), frame, lpips)
+        for each in (image, spoilt)
+    )
+    assert ours == theirs
+    assert ours["psnr_corrected"] > 100 and ours["lpips"] > 0 and ours["ssim"] is None
+    without = _view(ViewScore("a.png", 1.0, 1.0, 0.5, image, target), frame, None)
+    assert without["lpips"] is None
 
 
 # Sizes of memory.

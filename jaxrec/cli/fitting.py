@@ -30,7 +30,7 @@ from ..train import (
     state_template,
 )
 from .errors import CommandError, Interrupted
-from .evaluation import evaluate_held_out, report
+from .evaluation import evaluate_held_out, find_lpips, report
 from .progress import Progress
 from .run_folder import RunConfig, RunFolder, check_space
 
@@ -134,9 +134,9 @@ def fit_run(run: RunFolder, capture: Capture, settings: FitSettings, resume: str
     if scene.refined:
         cameras = scene.cameras(capture.train)
         names = [frame.name for frame in capture.train]
-        run.write_cameras(cameras_document(cameras, names))
+        run.write_cameras(cameras_document(cameras, names, capture.origin))
         print(f"refined cameras: {run.cameras_file}")
-    summary = evaluate_held_out(run, scene, capture, seconds=point.seconds)
+    summary = evaluate_held_out(run, scene, capture, seconds=point.seconds, lpips=find_lpips())
     print(report(run, summary))
     return summary
 

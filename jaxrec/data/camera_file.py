@@ -61,9 +61,7 @@ def cameras_document(
     return {"frames": [_entry(camera, name, origin) for camera, name in entries]}
 
 
-def _entry(
-    camera: PinholeCamera, name: str, origin: tuple[float, float, float]
-) -> dict[str, Any]:
+def _entry(camera: PinholeCamera, name: str, origin: tuple[float, float, float]) -> dict[str, Any]:
     pose = np.asarray(camera.world_from_camera, np.float64) @ FLIP
     pose[:3, 3] += origin
     entry: dict[str, Any] = {"file_path": name, "w": camera.width, "h": camera.height}

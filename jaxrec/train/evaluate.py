@@ -119,7 +119,7 @@ class ViewScore:
     Attributes:
         name: The frame's.
         psnr: Decibels over the pixels that the frame's mask selects.
-        corrected_psnr: The same after the affine change of colours that suits the frame best (see
+        psnr_corrected: The same after the affine change of colours that suits the frame best (see
             `metrics.color_corrected`); of use for captures whose exposure varies.
         ssim: Over the whole image, masked pixels taken from the frame; NaN if it is smaller than
             SSIM's window of 11 pixels.
@@ -131,7 +131,7 @@ class ViewScore:
 
     name: str
     psnr: float
-    corrected_psnr: float
+    psnr_corrected: float
     ssim: float
     flip: float
     image: Float32[np.ndarray, "height width 3"]
@@ -176,7 +176,7 @@ def evaluate(
         yield ViewScore(
             name=frame.name,
             psnr=float(decibels),
-            corrected_psnr=float(corrected),
+            psnr_corrected=float(corrected),
             ssim=float(similarity),
             flip=difference,
             image=image,
