@@ -135,6 +135,35 @@ def test_both_layouts_in_one_folder(tmp_path):
     assert "transforms.json is not used: transforms_train.json comes first" in capture.messages
 
 
+def test_of_all_layouts_in_one_folder_the_first_is_taken(tmp_path):
+    write_splits(tmp_path)
+    write_capture(tmp_path)
+    (tmp_path / "sparse" / "0").mkdir(parents=True)
+    for name in ("sparse/0/cameras.bin", "sparse/0/images.bin", "poses_bounds.npy", "a.pose.txt"):
+        (tmp_path / name).touch()
+    capture = open_capture(tmp_path)
+    assert capture.format == "blender"
+    assert capture.messages[:4] == [
+        f"{other} is not used: transforms_train.json comes first"
+        for other in ("the COLMAP model", "poses_bounds.npy", "*.pose.txt", "transforms.json")
+    ]
+
+
+def test_exif_orientation_does_not_turn_a_photo(tmp_path):
+    names = [f"images/{index}.jpg" for index in range(3)]
+    file = write_capture(tmp_path, [frame_entry(name, index) for index, name in enumerate(names)])
+    pixels = np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH, 3), dtype=np.uint8)
+    exif = Image.Exif()
+    found = []
+    for orientation in (1, 6):
+        exif[0x0112] = orientation
+        Image.fromarray(pixels).save(tmp_path / names[1], exif=exif)
+        (view,) = (view for view in open_capture(file).train if view.name == names[1])
+        found.append(view.image)
+    assert found[1].shape == (HEIGHT, WIDTH, 3)
+    np.testing.assert_array_equal(*found)
+
+
 def test_held_out_frames_that_are_also_fitted_are_reported(tmp_path):
     write_splits(tmp_path)
     (tmp_path / "transforms_test.json").write_bytes(

@@ -140,6 +140,9 @@ def test_what_needs_poses(tmp_path, photos):
     assert needs_poses(tmp_path / "inside")
     write_capture(tmp_path / "posed")
     assert not needs_poses(tmp_path / "posed") and not needs_poses(tmp_path / "nothing")
+    # The poses may be in a file of another name.
+    write_capture(tmp_path / "renamed", name="mine.json")
+    assert not needs_poses(tmp_path / "renamed")
     (tmp_path / "film.MP4").touch()
     assert needs_poses(tmp_path / "film.MP4")
     with pytest.raises(CaptureError, match="a video has no poses; `jaxrec fit` estimates them"):

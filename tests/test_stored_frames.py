@@ -148,3 +148,22 @@ def test_a_file_that_goes_away_is_told_and_may_come_back(tmp_path):
 def test_a_negative_number_of_bytes(tmp_path):
     with pytest.raises(ValueError, match="image_memory: got -1; give a number of bytes >= 0"):
         open_capture(write_capture(tmp_path), image_memory=-1)
+
+
+@pytest.mark.slow
+def test_a_fit_sees_the_same_wherever_the_images_lie(tmp_path):
+    import jax
+
+    from jaxrec.data.mesh_scene import mesh_scene, write_blender
+    from jaxrec.train import FitSettings, fit
+
+    write_blender(mesh_scene(size=16, train=8, test=2), tmp_path / "scene")
+    settings = FitSettings.preset("cpu", steps=4, spheres=60)
+    held, stored = (
+        fit(open_capture(tmp_path / "scene", image_memory=memory).train, settings)
+        for memory in (None, 2 * 16 * 16 * 16)
+    )
+    for ours, theirs in zip(
+        jax.tree.leaves(stored.state.params), jax.tree.leaves(held.state.params), strict=True
+    ):
+        np.testing.assert_array_equal(ours, theirs)

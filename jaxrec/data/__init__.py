@@ -84,12 +84,15 @@ def open_capture(
 def needs_poses(path: str | os.PathLike[str]) -> bool:
     """Whether a path is a video, or a folder of photos in none of the layouts.
 
-    Such are no captures yet: `jaxrec.data.sfm.reconstruct` makes one of them.
+    Such are no captures yet: `jaxrec.data.reconstruct` makes one of them. A folder with a json
+    beside the photos is not meant: the poses may be in it, and the error says so.
     """
     path = pathlib.Path(path)
     if is_video(path):
         return True
-    return path.is_dir() and not _layouts(path, Reading()) and photo_folder(path) is not None
+    if not path.is_dir() or _layouts(path, Reading()) or any(path.glob("*.json")):
+        return False
+    return photo_folder(path) is not None
 
 
 def _open_folder(folder: pathlib.Path, reading: Reading) -> Capture:
@@ -125,10 +128,10 @@ def _nothing_found(folder: pathlib.Path) -> CaptureError:
     others = sorted(file.name for file in folder.glob("*.json"))
     if inside:
         advice = f"give the capture in it: {folder / inside[0]}"
-    elif photo_folder(folder) is not None:
-        advice = f"there are images: if they have no poses, {_ESTIMATE}"
     elif others:
         advice = f"give the json itself if it is one of: {', '.join(others[:5])}"
+    elif photo_folder(folder) is not None:
+        advice = f"there are images: if they have no poses, {_ESTIMATE}"
     else:
         advice = "give the folder that holds one of them, or the json itself"
     found = (
