@@ -229,4 +229,8 @@ def test_fit_stops_where_photos_cannot_be_placed(tmp_path, capsys):
     assert "only 0 of 3 images could be placed" in capsys.readouterr().err
     assert main([*command, "--video-frames", "2"]) == 2
     assert "video-frames: got 2, want >= 3" in capsys.readouterr().err
-    assert pathlib.Path(tmp_path / "run" / "sfm").exists() is False
+    assert not pathlib.Path(tmp_path / "run" / "sfm").exists()
+    (tmp_path / "photos" / "0.png").unlink()
+    assert main(["fit", str(tmp_path / "photos"), "--out", str(tmp_path / "other")]) == 2
+    assert "found 2 photos; give at least 3" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import tyro
 
 from ..data import Capture, needs_poses, open_capture, reconstruct
-from ..data.sfm import LEAST_IMAGES, VIDEO_FRAMES
+from ..data.sfm import LEAST_IMAGES, VIDEO_FRAMES, require_images
 from ..train import FitSettings
 from .fitting import begun_settings, fit_run, make_config
 from .run_folder import RunConfig, RunFolder
@@ -77,6 +77,7 @@ def make_fit_command(arguments: Sequence[str]) -> Callable[..., Callable[[], Non
         def work() -> None:
             run.check(config)
             if needs_poses(data):
+                require_images(data)
                 with run.claimed(config):
                     capture = place_images(data, run, config, settings.seed, video_frames, memory)
                     fit_run(run, capture, settings, resume)

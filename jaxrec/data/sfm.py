@@ -59,6 +59,15 @@ def photo_folder(path: pathlib.Path) -> pathlib.Path | None:
     return None
 
 
+def require_images(source: str | os.PathLike[str]) -> None:
+    """Checks that there is something to reconstruct from, before anything is written.
+
+    Raises:
+        CaptureError: There is neither a video nor a folder with enough photos.
+    """
+    _identity(pathlib.Path(source), 0, VIDEO_FRAMES)
+
+
 def reconstruct(
     source: str | os.PathLike[str],
     folder: str | os.PathLike[str],
@@ -122,7 +131,7 @@ def _identity(source: pathlib.Path, seed: int, video_frames: int) -> dict[str, A
         file.relative_to(photos).as_posix(): file.stat().st_size for file in image_files(photos)
     }
     if len(names) < LEAST_IMAGES:
-        found = f"found {len(names)} photos"
+        found = f"found {len(names)} photos" if len(names) > 1 else "found 1 photo"
         raise CaptureError(photos, "", found, f"give at least {LEAST_IMAGES}, better twenty")
     return {"photos": names, "seed": seed}
 
