@@ -1,4 +1,4 @@
-"""Shaders: what turns blended features and a viewing direction into colour, pixel by pixel."""
+"""Shaders: what turns spheres' features and viewing directions into the colour of pixels."""
 
 from .base import Shader as Shader
 from .harmonics import SphericalHarmonics as SphericalHarmonics, harmonics_basis as harmonics_basis

@@ -1,5 +1,8 @@
 """The Flax model: spheres with a shader, seen by a camera."""
 
+import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -8,9 +11,9 @@ from flax import nnx
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Key
 
-from ..rendering import render
+from ..rendering import Rendering, Sensor, render
 from ..scene import Spheres, UnconstrainedSpheres
-from ..sensors import PinholeCamera
+from ..sensors import Rays
 from ..shading import PlainColor, SphericalHarmonics, ViewMLP
 from .settings import FitSettings
 
@@ -81,7 +84,7 @@ class SphereModel(nnx.Module):
 
     def __call__(
         self,
-        camera: PinholeCamera,
+        camera: Sensor,
         background: Float[Array, "*views 3"],
         *,
         near: ArrayLike,
@@ -105,15 +108,63 @@ class SphereModel(nnx.Module):
             Colour over the background, expected depth, and alpha; differentiable in the
             parameters, the background and the camera.
         """
-        blended = render(self.spheres(), camera, near=near, far=far, gamma=gamma, kind=kind)
+        rays = camera.rays()
+        spheres = self.spheres()
+        shown = self.shader.per_sphere(
+            spheres.features, _directions_to(spheres.centers, rays), view_weight
+        )
+        look = functools.partial(render, near=near, far=far, gamma=gamma, kind=kind)
+        blended = _blend_shown(look, spheres, shown, camera)
         # Pixels without a ray show the background, whatever the shader makes of a NaN.
-        directions = camera.rays().directions
+        directions = rays.directions
         directions = jnp.where(jnp.isfinite(directions), directions, jnp.zeros_like(directions))
         color = self.shader(blended.features, blended.alpha, directions, view_weight)
         passed = 1 - blended.alpha[..., None]
         return Picture(
             color + passed * background[..., None, None, :], blended.depth, blended.alpha
         )
+
+
+def _blend_shown(
+    look: Callable[[Spheres, Sensor], Rendering],
+    spheres: Spheres,
+    shown: Float[Array, "*views spheres blended"],
+    camera: Sensor,
+) -> Rendering:
+    """Renders spheres that show the same to all views, or something else to each of them."""
+
+    def one(camera, shown):
+        return look(dataclasses.replace(spheres, features=shown), camera)
+
+    if shown.ndim == 2:
+        return one(camera, shown)
+    if shown.shape[0] > 1:
+        return jax.vmap(one)(camera, shown)
+    # A stack of one view needs no batch of scenes.
+    single = one(jax.tree.map(lambda leaf: leaf[0], camera), shown[0])
+    return jax.tree.map(lambda leaf: leaf[None], single)
+
+
+def _directions_to(
+    centers: Float[Array, "spheres 3"], rays: Rays
+) -> Float[Array, "*views spheres 3"]:
+    """Unit vectors to the spheres from each view's sensor.
+
+    A sensor that moves while it measures (a rolling shutter, a spinning lidar) or whose rays are
+    parallel is taken to be at the mean of its rays' origins.
+    """
+    first = rays.origins[..., :1, :1, :]
+    # Differences: where all rays start at one place, this is that place and not nearly so.
+    apart = jnp.where(jnp.isfinite(rays.origins), rays.origins - first, 0)
+    origins = (first[..., 0, 0, :] + apart.mean(axis=(-3, -2)))[..., None, :]
+    shape = (*origins.shape[:-2], *centers.shape)
+    ahead = jnp.broadcast_to(centers, shape) - jnp.broadcast_to(origins, shape)
+    x, y, z = ahead[..., 0], ahead[..., 1], ahead[..., 2]
+    square = x * x + y * y + z * z
+    # A sphere whose center is the sensor is never drawn: any direction will do.
+    away = square > 0
+    length = jnp.where(away, jnp.sqrt(jnp.where(away, square, 1)), 1)
+    return ahead / length[..., None]
 
 
 def build_shader(settings: FitSettings, key: Key[Array, ""]) -> Any:
