@@ -13,9 +13,11 @@ from jaxrec.scene import Spheres
 from jaxrec.sensors import Frame, PinholeCamera, look_at
 from jaxrec.shading import PlainColor
 from jaxrec.train import (
+    MCMC,
     FitSettings,
     FitState,
     LossWeights,
+    NoGrowth,
     Relocation,
     SceneNormalizer,
     evaluate,
@@ -36,7 +38,7 @@ SMALL = FitSettings(
     spheres=100,
     shader="plain",
     progress_every=10,
-    relocation=Relocation(every=7, start=0.05, opacity=0.2),
+    growth=Relocation(every=7, start=0.05, opacity=0.2),
 )
 
 
@@ -162,9 +164,14 @@ VARIANTS = {
         "random_background": False,
         "background": (0.0, 0.0, 0.0),
     },
+    "mcmc, few at the start": {
+        "growth": MCMC(every=4, start=0.0, stop=1.0),
+        "first_spheres": 50,
+        "losses": LossWeights(opacity=0.01, radius=0.01),
+    },
     "regularised, no relocation": {
         "losses": LossWeights(d_ssim=0.0, opacity=0.01, radius=0.01),
-        "relocation": Relocation(every=0),
+        "growth": NoGrowth(),
         "initialization": "random",
     },
 }

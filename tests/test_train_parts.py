@@ -22,12 +22,12 @@ from jaxrec.train import (
     SceneNormalizer,
     SphereModel,
     apply_edit,
+    grow,
+    growth_due,
     make_optimizer,
     make_record,
     plan_relocation,
     read_record,
-    relocate,
-    relocation_due,
 )
 
 CENTER = np.array([2.0, -1.0, 0.5])
@@ -111,7 +111,7 @@ def test_the_horizon_is_fixed_when_a_fit_begins():
     "name, value",
     [("steps", 0), ("seed", -1), ("kind", "gauss"), ("shader", "none"), ("gamma", 0.0)]
     + [("degree", 4), ("opacity", 1.0), ("background", (0.0, 0.0, 2.0)), ("view_full", 0.0)]
-    + [("losses", LossWeights(d_ssim=2.0)), ("relocation", Relocation(share=0.0))],
+    + [("losses", LossWeights(d_ssim=2.0)), ("first_spheres", 20_000)],
 )
 def test_settings_out_of_range_are_named(name, value, own_errors):
     with pytest.raises(ValueError, match=f"{name}.*: got"):
@@ -177,7 +177,7 @@ def test_each_group_has_its_rate_and_its_decay():
 
 
 def test_an_edit_moves_rows_of_spheres_and_clears_the_moments_of_fresh_ones():
-    edit = Edit(jnp.asarray([0, 2, 2]), jnp.asarray([False, True, False]))
+    edit = Edit(jnp.asarray([0, 2, 2]), jnp.asarray([False, True, False]), jnp.ones(3, bool))
     tree = {
         "centers": jnp.arange(9.0).reshape(3, 3),
         "log_radii": jnp.arange(3.0),
@@ -228,10 +228,10 @@ def test_a_sphere_and_its_copies_let_through_as_much_light(key):
         ),
         PlainColor(),
     )
-    settings = FitSettings(relocation=Relocation(share=1.0, opacity=0.02))
+    settings = FitSettings(growth=Relocation(share=1.0, opacity=0.02))
     before = FitState.create(model, settings)
     assert not before.alive.all()
-    after = relocate(before, settings)
+    after = grow(before, settings)
     assert after.alive.all()
     spheres = nnx.merge(nnx.split(model)[0], after.params, {"alive": after.alive}).spheres()
     passed = np.ones(count)
@@ -244,10 +244,10 @@ def test_a_sphere_and_its_copies_let_through_as_much_light(key):
 @pytest.mark.parametrize("done", [0, 10, 49, 51, 100, 150])
 def test_relocation_waits_for_its_turn(done):
     rule = Relocation(every=50, start=0.1, stop=0.5)
-    assert not relocation_due(FitSettings(horizon=200, relocation=rule), done)
-    assert relocation_due(FitSettings(horizon=200, relocation=rule), 50)
+    assert not growth_due(FitSettings(horizon=200, growth=rule), done)
+    assert growth_due(FitSettings(horizon=200, growth=rule), 50)
     never = dataclasses.replace(rule, every=0)
-    assert not relocation_due(FitSettings(horizon=200, relocation=never), 50)
+    assert not growth_due(FitSettings(horizon=200, growth=never), 50)
 
 
 # ---- the model

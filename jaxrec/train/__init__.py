@@ -8,11 +8,24 @@ from .batches import (
 from .density import (
     Edit as Edit,
     apply_edit as apply_edit,
+    grow as grow,
+    growth_due as growth_due,
+    plan_clone as plan_clone,
+    plan_mcmc as plan_mcmc,
+    plan_prune as plan_prune,
     plan_relocation as plan_relocation,
-    relocate as relocate,
-    relocation_due as relocation_due,
+    plan_split as plan_split,
+    share_opacity as share_opacity,
+    share_radius as share_radius,
 )
 from .evaluate import FittedScene as FittedScene, ViewScore as ViewScore, evaluate as evaluate
+from .growth import (
+    MCMC as MCMC,
+    Densification as Densification,
+    Growth as Growth,
+    NoGrowth as NoGrowth,
+    Relocation as Relocation,
+)
 from .initialize import initial_spheres as initial_spheres
 from .loop import fit as fit, start as start
 from .model import Picture as Picture, SphereModel as SphereModel, build_shader as build_shader
@@ -23,7 +36,6 @@ from .settings import (
     FitSettings as FitSettings,
     LearningRates as LearningRates,
     LossWeights as LossWeights,
-    Relocation as Relocation,
 )
 from .state import FitState as FitState
 from .step import make_step as make_step

@@ -42,7 +42,7 @@ def initial_spheres(
     Args:
         frames: What was measured.
         normalizer: From world to scene.
-        settings: `spheres`, `seed`, `initialization` and `opacity` are used.
+        settings: `spheres`, `first_spheres`, `seed`, `initialization` and `opacity` are used.
         shader: Gives the spheres the features that show their colours.
         key: Randomness of those features.
 
@@ -55,7 +55,8 @@ def initial_spheres(
     totals = np.array([sum(len(pixels) for pixels in group) for group in usable])
     if totals.sum() == 0:
         raise ValueError("frames: masks and alphas leave no pixel to fit; check them")
-    shares = random.multinomial(settings.spheres, totals / totals.sum())
+    count = settings.first_spheres or settings.spheres
+    shares = random.multinomial(count, totals / totals.sum())
     parts = [
         _scatter(group, pixels, int(share), normalizer, settings.initialization, random)
         for group, pixels, share in zip(groups, usable, shares, strict=True)
@@ -68,7 +69,7 @@ def initial_spheres(
         spacing(points),
         np.full(len(points), settings.opacity, np.float32),
         shader.initial_features(colors, key),
-        # Rays that lead nowhere may leave fewer points; relocation fills the rest.
+        # Rays that lead nowhere may leave fewer points; growth fills the rest.
         capacity=settings.spheres,
     )
 

@@ -7,7 +7,7 @@ import jax
 
 from ..sensors import Frame
 from .batches import FrameOrder, stack_frames
-from .density import relocate, relocation_due
+from .density import grow, growth_due
 from .evaluate import FittedScene
 from .initialize import initial_spheres
 from .model import SphereModel, build_shader
@@ -92,8 +92,8 @@ def fit(
         group, index = order.at(done)
         state, metrics = step(state, stacks[group], index)
         done += 1
-        if relocation_due(settings, done):
-            state = relocate(state, settings)
+        if growth_due(settings, done):
+            state = grow(state, settings)
         if on_step is not None:
             on_step(done, state)
         if on_progress is not None and done % settings.progress_every == 0:

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import optax
+from jaxtyping import Array, Float
 
 from .model import SPHERE_LEAVES
 from .settings import LearningRates
@@ -35,6 +36,21 @@ def make_optimizer(rates: LearningRates, horizon: int) -> optax.GradientTransfor
         for name, (rate, final) in groups.items()
     }
     return optax.multi_transform(adams, _labels)
+
+
+def decayed(final: float, horizon: int) -> optax.Schedule:
+    """Returns the share of a rate that is left at a step: from 1 down to `final`."""
+    return optax.exponential_decay(1.0, horizon, final, end_value=final)
+
+
+def second_moments(state: Any, name: str) -> Float[Array, "spheres ..."]:
+    """Finds Adam's running mean of the squared gradients of one of the spheres' parameters.
+
+    Args:
+        state: Of the optimiser.
+        name: Of the parameter.
+    """
+    return optax.tree_utils.tree_get(state.inner_states[name], "nu")[name]
 
 
 def _schedule(rate: float, final: float, steps: int) -> optax.Schedule:

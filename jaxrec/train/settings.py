@@ -5,6 +5,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from ._check import want as _want
+from .growth import Growth, Relocation, growth_to_dict, growth_type
+
 Preset = Literal["cpu", "gpu"]
 
 
@@ -42,22 +45,6 @@ class LossWeights:
 
 
 @dataclasses.dataclass(frozen=True)
-class Relocation:
-    """When and how spheres that show little are moved to where they are needed."""
-
-    every: int = 100
-    """Steps between relocations; 0 switches them off."""
-    start: float = 0.05
-    """Share of the horizon at which they begin."""
-    stop: float = 0.7
-    """Share of the horizon at which they end."""
-    opacity: float = 0.4
-    """Spheres below this opacity are moved."""
-    share: float = 0.1
-    """Largest share of the spheres moved at once."""
-
-
-@dataclasses.dataclass(frozen=True)
 class FitSettings:
     """How a scene is fitted.
 
@@ -72,7 +59,9 @@ class FitSettings:
     seed: int = 0
     """Every random choice follows from it."""
     spheres: int = 15000
-    """Number of spheres, fixed."""
+    """Capacity: the largest number of spheres."""
+    first_spheres: int = 0
+    """Number of spheres at the start; 0 for as many as there is room for."""
     kind: Literal["alpha", "softmax"] = "alpha"
     """Blending rule of the renderer."""
     gamma: float = 0.1
@@ -105,7 +94,8 @@ class FitSettings:
     """Steps between checkpoints."""
     rates: LearningRates = LearningRates()
     losses: LossWeights = LossWeights()
-    relocation: Relocation = Relocation()
+    growth: Growth = Relocation()
+    """How spheres come, go and move."""
 
     def __post_init__(self):
         """Resolves the horizon and checks ranges; raises `ValueError` naming the setting."""
@@ -139,9 +129,8 @@ class FitSettings:
         for name, weight in dataclasses.asdict(self.losses).items():
             _want(math.isfinite(weight) and weight >= 0, f"losses.{name}", weight, ">= 0")
         _want(self.losses.d_ssim <= 1, "losses.d_ssim", self.losses.d_ssim, "0 to 1")
-        _want(self.relocation.every >= 0, "relocation.every", self.relocation.every, ">= 0")
-        share = self.relocation.share
-        _want(0 < share <= 1, "relocation.share", share, "above 0, at most 1")
+        room = self.spheres
+        _want(0 <= self.first_spheres <= room, "first_spheres", self.first_spheres, f"0 to {room}")
 
     @classmethod
     def preset(cls, name: Preset, **changes: Any) -> "FitSettings":
@@ -170,7 +159,8 @@ class FitSettings:
     def to_dict(self) -> dict[str, Any]:
         """Returns nested dictionaries of numbers, strings and lists, fit for JSON and YAML."""
         fields = dataclasses.asdict(self)
-        return {**fields, "background": list(self.background)}
+        growth = growth_to_dict(self.growth)
+        return {**fields, "background": list(self.background), "growth": growth}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "FitSettings":
@@ -179,8 +169,12 @@ class FitSettings:
         Raises:
             ValueError: If a name is unknown or a value is out of range.
         """
-        groups = {"rates": LearningRates, "losses": LossWeights, "relocation": Relocation}
+        groups = {"rates": LearningRates, "losses": LossWeights}
         values = dict(values)
+        # The only rule there was had a name of its own.
+        growth = dict(values.pop("growth", {"rule": "relocation", **values.pop("relocation", {})}))
+        groups["growth"] = growth_type(growth.pop("rule", None))
+        values["growth"] = growth
         for name, group in groups.items():
             if name in values:
                 values[name] = _build(group, values[name], f"{name}.")
@@ -195,8 +189,3 @@ def _build(cls: type, values: Mapping[str, Any], prefix: str) -> Any:
         names = ", ".join(prefix + name for name in unknown)
         raise ValueError(f"settings: unknown {names}; were they written by another version?")
     return cls(**values)
-
-
-def _want(holds: bool, name: str, got: Any, wanted: str) -> None:
-    if not holds:
-        raise ValueError(f"{name}: got {got}, want {wanted}")

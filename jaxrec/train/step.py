@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from .. import losses
 from .batches import FrameStack, Views, take_views
+from .density import agitate
 from .model import SphereModel, view_weight
 from .normalizer import SceneNormalizer
 from .optimizer import make_optimizer
@@ -33,8 +34,8 @@ def make_step(settings: FitSettings, normalizer: SceneNormalizer) -> Step:
     Returns:
         `step(state, stack, index) -> (state, metrics)`. The state that goes in is donated and dead
         afterwards. Metrics stay on the device: `loss`, its terms, `psnr` of the step's views and
-        `spheres`, the number alive. Nothing is read back to the host. Relocation is a call of its
-        own (see `relocate`).
+        `spheres`, the number alive. Nothing is read back to the host. Growth is a call of its own
+        (see `grow`).
     """
     # Settings that do not reach the step, so that fits which differ in them share one program.
     shared = dataclasses.replace(settings, steps=1, seed=0, progress_every=1, save_every=1)
@@ -70,6 +71,7 @@ def _step(
     with jax.numpy_dtype_promotion("standard"):
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
         params = optax.apply_updates(state.params, updates)
+    params = agitate(params, settings, state.step, keys[3])
     state = FitState(params, state.alive, optimizer_state, state.step + 1, state.key)
     alive = state.alive.sum().astype(jnp.float32)
     return state, {"loss": loss, **metrics, "spheres": alive}
