@@ -110,7 +110,7 @@ def fit_run(run: RunFolder, capture: Capture, settings: FitSettings, resume: str
         print(message)
     if point is None:
         with _as_command_error():
-            state, normalizer = start(capture.train, settings)
+            state, normalizer = start(capture.train, settings, points=capture.points)
         point = Point(state, settings, normalizer, seconds=0.0)
     if point.step < settings.steps:
         if point.step > 0:

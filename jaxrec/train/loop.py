@@ -9,7 +9,7 @@ from ..sensors import Frame
 from .batches import FrameOrder, stack_frames
 from .density import grow, growth_due
 from .evaluate import FittedScene
-from .initialize import initial_spheres
+from .initialize import Points, initial_spheres
 from .model import SphereModel, build_shader
 from .normalizer import SceneNormalizer
 from .settings import FitSettings
@@ -21,7 +21,10 @@ OnProgress = Callable[[int, Mapping[str, float]], None]
 
 
 def start(
-    frames: Sequence[Frame], settings: FitSettings, normalizer: SceneNormalizer | None = None
+    frames: Sequence[Frame],
+    settings: FitSettings,
+    normalizer: SceneNormalizer | None = None,
+    points: Points | None = None,
 ) -> tuple[FitState, SceneNormalizer]:
     """Prepares a fit: its scene and its state at step 0.
 
@@ -29,6 +32,7 @@ def start(
         frames: Views to fit.
         settings: Of the fit.
         normalizer: The scene's coordinates; chosen from the cameras if None.
+        points: What is known of the scene's shape, such as `Capture.points`.
 
     Raises:
         ValueError: If there is no frame, or no pixel to fit.
@@ -41,7 +45,7 @@ def start(
     key = jax.random.fold_in(jax.random.key(settings.seed), 2**32 - 1)
     shader_key, feature_key = jax.random.split(key)
     shader = build_shader(settings, shader_key)
-    spheres = initial_spheres(frames, normalizer, settings, shader, feature_key)
+    spheres = initial_spheres(frames, normalizer, settings, shader, feature_key, points)
     return FitState.create(SphereModel(spheres, shader), settings), normalizer
 
 
@@ -51,6 +55,7 @@ def fit(
     *,
     state: FitState | None = None,
     normalizer: SceneNormalizer | None = None,
+    points: Points | None = None,
     on_step: OnStep | None = None,
     on_progress: OnProgress | None = None,
     should_stop: Callable[[], bool] | None = None,
@@ -65,6 +70,7 @@ def fit(
         settings: Of the fit. It ends when the state has seen `steps` steps.
         state: Where to resume; it is donated and dead afterwards. From the start if None.
         normalizer: The scene's coordinates, needed with `state`; chosen from the cameras if None.
+        points: What is known of the scene's shape, used at the start.
         on_step: Called after every step with its number and the state, whose arrays are dead after
             the next step: copy what is to be kept. Reading them waits for the device.
         on_progress: Called every `settings.progress_every` steps and at the end with the number
@@ -80,7 +86,7 @@ def fit(
     if state is not None and normalizer is None:
         raise ValueError("normalizer: got none with a state; give the one that the state came with")
     if state is None or normalizer is None:
-        state, normalizer = start(frames, settings, normalizer)
+        state, normalizer = start(frames, settings, normalizer, points)
     stacks = stack_frames(frames, normalizer, compact=settings.compact_images)
     sizes = [stack.images.shape[0] for stack in stacks]
     order = FrameOrder(sizes, settings.views_per_step, settings.seed)

@@ -80,8 +80,9 @@ class FitSettings:
     """Colour behind the scene, in [0, 1]."""
     random_background: bool = True
     """Whether training draws a new background for each view, so that opacity is learned."""
-    initialization: Literal["random", "consistent"] = "consistent"
-    """First depths: at random, or where other views show the same colours."""
+    initialization: Literal["auto", "points", "consistent", "random"] = "auto"
+    """Where the first spheres are: on the capture's points; where several views show the same
+    colours; or at random depths. `auto` takes the points if they are enough."""
     opacity: float = 0.6
     """Opacity of the first spheres."""
     views_per_step: int = 1
@@ -114,8 +115,9 @@ class FitSettings:
         _want(self.kind in ("alpha", "softmax"), "kind", self.kind, "alpha or softmax")
         shaders = ("plain", "harmonics", "mlp")
         _want(self.shader in shaders, "shader", self.shader, "plain, harmonics or mlp")
-        ways = ("random", "consistent")
-        _want(self.initialization in ways, "initialization", self.initialization, "one of them")
+        ways = ("auto", "points", "consistent", "random")
+        wanted = ", ".join(ways)
+        _want(self.initialization in ways, "initialization", self.initialization, wanted)
         _want(1e-5 <= self.gamma <= 1, "gamma", self.gamma, "1e-5 to 1")
         _want(0 <= self.degree <= 3, "degree", self.degree, "0 to 3")
         _want(0 < self.opacity < 1, "opacity", self.opacity, "between 0 and 1")
