@@ -1,8 +1,15 @@
 """Fitting spheres and a shader to frames."""
 
+from .antialias import (
+    bound_due as bound_due,
+    bound_radii as bound_radii,
+    sharpest_pixels as sharpest_pixels,
+)
 from .batches import (
     FrameOrder as FrameOrder,
     FrameStack as FrameStack,
+    reduce_stack as reduce_stack,
+    reduction as reduction,
     stack_frames as stack_frames,
 )
 from .density import (

@@ -14,7 +14,7 @@ from jaxtyping import Float32
 from .. import metrics
 from ..scene import Spheres
 from ..sensors import Frame, PinholeCamera
-from .model import Picture
+from .model import Picture, softness
 from .normalizer import SceneNormalizer
 from .settings import FitSettings
 from .state import FitState, graph
@@ -61,7 +61,7 @@ class FittedScene:
             self.normalizer.scene_camera(camera),
             jnp.asarray(color, jnp.float32),
             tuple(map(np.float32, (self.normalizer.near, self.normalizer.far))),
-            np.float32(self.settings.gamma),
+            softness(self.settings, jnp.asarray(self.state.step)),
         )
         return picture._replace(depth=picture.depth / np.float32(self.normalizer.scale))
 

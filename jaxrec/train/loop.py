@@ -6,7 +6,8 @@ from typing import Any
 import jax
 
 from ..sensors import Frame
-from .batches import FrameOrder, stack_frames
+from .antialias import bound_due, bound_radii
+from .batches import FrameOrder, reduce_stack, reduction, stack_frames
 from .density import grow, growth_due
 from .evaluate import FittedScene
 from .initialize import Points, initial_spheres
@@ -94,12 +95,18 @@ def fit(
     metrics: dict[str, Any] = {}
     done = int(state.step)
     reported = done
+    level, shown = 1, stacks
     while done < settings.steps and not (should_stop is not None and should_stop()):
+        if reduction(settings, done) != level:
+            level = reduction(settings, done)
+            shown = [reduce_stack(stack, level) for stack in stacks]
         group, index = order.at(done)
-        state, metrics = step(state, stacks[group], index)
+        state, metrics = step(state, shown[group], index)
         done += 1
         if growth_due(settings, done):
             state = grow(state, settings)
+        if bound_due(settings, done):
+            state = bound_radii(state, [stack.cameras for stack in stacks], settings)
         if on_step is not None:
             on_step(done, state)
         if on_progress is not None and done % settings.progress_every == 0:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Int, Key
 
 from ..rendering import Rendering, Sensor, render
 from ..scene import Spheres, UnconstrainedSpheres
@@ -207,3 +207,13 @@ def view_weight(settings: FitSettings, step: Array, key: Key[Array, ""]) -> Floa
     ramp = jnp.clip((step.astype(jnp.float32) - begin) / (full - begin), 0.0, 1.0)
     kept = jax.random.uniform(key) >= settings.view_dropout
     return jnp.where(kept, ramp, 0.0)
+
+
+def softness(settings: FitSettings, step: Int[Array, ""]) -> Float[Array, ""]:
+    """Computes the gamma of the `softmax` rule at a step: from soft to hard, geometrically.
+
+    A soft blend lets every sphere along a ray learn; a hard one looks like the surface.
+    """
+    done = jnp.clip(step.astype(jnp.float32) / settings.horizon, 0.0, 1.0)
+    ratio = (settings.gamma_final or settings.gamma) / settings.gamma
+    return jnp.float32(settings.gamma) * jnp.float32(ratio) ** done

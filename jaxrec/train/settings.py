@@ -65,7 +65,9 @@ class FitSettings:
     kind: Literal["alpha", "softmax"] = "alpha"
     """Blending rule of the renderer."""
     gamma: float = 0.1
-    """Softness of the `softmax` rule."""
+    """Softness of the `softmax` rule at the start."""
+    gamma_final: float = 0.0
+    """Softness at the horizon, reached geometrically; 0 keeps it as it is."""
     shader: Literal["plain", "harmonics", "mlp"] = "harmonics"
     """How features become colour."""
     degree: int = 1
@@ -85,6 +87,12 @@ class FitSettings:
     colours; or at random depths. `auto` takes the points if they are enough."""
     opacity: float = 0.6
     """Opacity of the first spheres."""
+    smallest_radius: float = 0.0
+    """Least radius, in pixels of the sharpest training view that sees the sphere; 0 for none."""
+    coarse_levels: int = 0
+    """How often images are halved at the start of a fit."""
+    coarse_until: float = 0.3
+    """Share of the horizon at which they have become whole again, one level after the other."""
     views_per_step: int = 1
     """Views of which a step's gradient is the mean."""
     compact_images: bool = False
@@ -119,6 +127,12 @@ class FitSettings:
         wanted = ", ".join(ways)
         _want(self.initialization in ways, "initialization", self.initialization, wanted)
         _want(1e-5 <= self.gamma <= 1, "gamma", self.gamma, "1e-5 to 1")
+        final = self.gamma_final
+        _want(final == 0 or 1e-5 <= final <= 1, "gamma_final", final, "0, or 1e-5 to 1")
+        smallest = self.smallest_radius
+        _want(0 <= smallest < math.inf, "smallest_radius", smallest, ">= 0")
+        _want(0 <= self.coarse_levels <= 8, "coarse_levels", self.coarse_levels, "0 to 8")
+        _want(0 <= self.coarse_until <= 1, "coarse_until", self.coarse_until, "0 to 1")
         _want(0 <= self.degree <= 3, "degree", self.degree, "0 to 3")
         _want(0 < self.opacity < 1, "opacity", self.opacity, "between 0 and 1")
         _want(0 <= self.view_dropout <= 1, "view_dropout", self.view_dropout, "0 to 1")

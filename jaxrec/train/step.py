@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 from .. import losses
 from .batches import FrameStack, Views, take_views
 from .density import agitate
-from .model import SphereModel, view_weight
+from .model import SphereModel, softness, view_weight
 from .normalizer import SceneNormalizer
 from .optimizer import make_optimizer
 from .settings import FitSettings
@@ -61,10 +61,11 @@ def _step(
     views = take_views(stack, index)
     backgrounds = _backgrounds(settings, keys[0], index.shape[0])
     weight = view_weight(settings, state.step, keys[1])
+    drawn = (*limits, softness(settings, state.step))
 
     def objective(params):
         model = nnx.merge(graphdef, params, {"alive": state.alive})
-        return _objective(settings, limits, model, views, backgrounds, weight)
+        return _objective(settings, drawn, model, views, backgrounds, weight)
 
     (loss, metrics), gradients = jax.value_and_grad(objective, has_aux=True)(state.params)
     # Optax itself mixes dtypes (a float to an integer power) where JAX is told to be strict.
@@ -79,7 +80,7 @@ def _step(
 
 def _objective(
     settings: FitSettings,
-    limits: tuple[Array, Array],
+    drawn: tuple[Array, Array, Array],
     model: SphereModel,
     views: Views,
     backgrounds: Array,
@@ -88,9 +89,9 @@ def _objective(
     picture = model(
         views.cameras,
         backgrounds,
-        near=limits[0],
-        far=limits[1],
-        gamma=settings.gamma,
+        near=drawn[0],
+        far=drawn[1],
+        gamma=drawn[2],
         kind=settings.kind,
         view_weight=weight,
     )
