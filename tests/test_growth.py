@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxrec.cli.main import main
 from jaxrec.rendering import render
 from jaxrec.scene import Spheres
 from jaxrec.sensors import Frame, OrthographicCamera, PinholeCamera, look_at
@@ -107,6 +108,23 @@ def test_rules_out_of_range_are_named(own_errors):
         FitSettings.from_dict({"growth": {"rule": "magic"}})
     with pytest.raises(ValueError, match=r"unknown growth\.speed"):
         FitSettings.from_dict({"growth": {"rule": "mcmc", "speed": 1}})
+
+
+@pytest.mark.parametrize(
+    "typed, rule",
+    [
+        ([], Relocation()),
+        (["growth:mcmc", "--growth.every", "7"], MCMC(every=7)),
+        (["growth:densification"], Densification()),
+        (["growth:no-growth"], NoGrowth()),
+    ],
+)
+def test_a_rule_is_chosen_on_the_command_line(typed, rule, monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr("jaxrec.cli.fit.fit_capture", lambda *arguments: asked.append(arguments))
+    assert main(["fit", str(tmp_path), "--out", str(tmp_path / "run"), *typed]) == 0
+    [(_, _, _, settings, _)] = asked
+    assert settings.growth == rule
 
 
 def test_no_growth_is_never_due():

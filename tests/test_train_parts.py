@@ -17,6 +17,7 @@ from jaxrec.train import (
     FitSettings,
     FitState,
     FrameOrder,
+    LearningRates,
     LossWeights,
     Relocation,
     SceneNormalizer,
@@ -171,6 +172,23 @@ def test_each_group_has_its_rate_and_its_decay():
             expected = [-a * b**share for a, b in zip(starts, ends, strict=True)]
             found = [updates[name][0] for name in leaves] + [updates["shader"]["kernel"][0]]
             np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_features_beyond_the_base_colour_have_a_rate_of_their_own():
+    rates = LearningRates(features=4e-3, features_rest=1e-3)
+    params = {"features": jnp.zeros((2, 12))}
+    states = []
+    for chosen in (rates, LearningRates()):
+        optimizer = make_optimizer(chosen, horizon=10)
+        states.append(optimizer.init(params))
+    with jax.numpy_dtype_promotion("standard"):
+        optimizer = make_optimizer(rates, horizon=10)
+        gradients = jax.tree.map(jnp.ones_like, params)
+        updates, _ = optimizer.update(gradients, states[0], params)
+    expected = np.broadcast_to(np.where(np.arange(12) < 3, -4e-3, -1e-3), (2, 12))
+    np.testing.assert_allclose(updates["features"], expected, rtol=1e-4)
+    # A checkpoint fits whatever the rates are.
+    assert jax.tree.structure(states[0]) == jax.tree.structure(states[1])
 
 
 # ---- relocation

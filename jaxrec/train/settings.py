@@ -29,6 +29,9 @@ class LearningRates:
     opacities: float = 3e-2
     """Of the logit of the opacities."""
     features: float = 5e-3
+    """Of the first three features of a sphere, its base colour."""
+    features_rest: float = 5e-3
+    """Of the others: coefficients of what depends on the direction, or what a network reads."""
     shader: float = 1e-3
 
 
