@@ -28,6 +28,7 @@ from jaxrec.train import (
     plan_clone,
     plan_mcmc,
     plan_prune,
+    plan_relocation,
     plan_split,
     share_opacity,
     share_radius,
@@ -48,7 +49,7 @@ CAMERA = PinholeCamera(
     height=48,
 )
 RULES = {
-    "relocation": Relocation(every=3, start=0.0, stop=1.0),
+    "relocation": Relocation(every=3, start=0.0, stop=1.0, draw="gradient"),
     "mcmc": MCMC(every=3, start=0.0, stop=1.0),
     "densification": Densification(every=3, start=0.0, stop=1.0),
     "none": NoGrowth(),
@@ -192,6 +193,17 @@ def test_opaque_spheres_are_copied_in_proportion(key):
     assert abs(share - 0.8) < 3 * np.sqrt(0.8 * 0.2 / 4000)
 
 
+def test_relocation_draws_in_proportion_to_what_it_is_told(key):
+    opacities = jnp.where(jnp.arange(2000) < 3, 0.9, 0.1)
+    scores = jnp.zeros(2000).at[1].set(1e-9)
+    rule = Relocation(opacity=0.5, share=1.0, draw="gradient")
+    edit = plan_relocation(opacities, jnp.ones(2000, bool), rule, key, scores)
+    np.testing.assert_array_equal(edit.source[3:], np.ones(1997))
+    # Before anything has moved, nothing is known: nothing is relocated.
+    none = plan_relocation(opacities, jnp.ones(2000, bool), rule, key, jnp.zeros(2000))
+    assert not none.fresh.any()
+
+
 def test_clones_go_to_free_rows_by_score():
     alive = jnp.asarray([True, True, False, True, False, True])
     wanted = jnp.asarray([True, False, True, True, False, True])
@@ -246,7 +258,7 @@ def test_mcmc_does_not_change_the_picture(key):
     assert np.abs(alpha(after) - first).max() < 0.2
 
 
-@pytest.mark.parametrize("rule", [RULES["mcmc"], RULES["relocation"], RULES["densification"]])
+@pytest.mark.parametrize("rule", [RULES["mcmc"], Relocation(), RULES["densification"]])
 @pytest.mark.parametrize("alive", [0, 1, 30])
 def test_every_rule_survives_no_spheres_one_and_full_capacity(rule, alive, key):
     opacities = jnp.full(30, 0.7)
@@ -309,7 +321,7 @@ def test_noise_moves_only_what_is_transparent(key):
 def test_growing_does_not_compile_again(name, key):
     frames = [Frame(CAMERA, np.full((48, 48, 3), 0.2, np.float32)) for _ in range(2)]
     settings = FitSettings(
-        steps=20, horizon=20, spheres=50, first_spheres=20, shader="plain", growth=RULES[name],
+        steps=20, horizon=20, spheres=50, first_share=0.4, shader="plain", growth=RULES[name],
         initialization="random",
     )  # fmt: skip
     state, normalizer = start(frames, settings)

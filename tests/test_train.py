@@ -166,7 +166,7 @@ VARIANTS = {
     },
     "mcmc, few at the start": {
         "growth": MCMC(every=4, start=0.0, stop=1.0),
-        "first_spheres": 50,
+        "first_share": 0.5,
         "losses": LossWeights(opacity=0.01, radius=0.01),
     },
     "regularised, no relocation": {
@@ -338,7 +338,7 @@ class Cloud:
 @pytest.mark.parametrize("known", [5, 40, 400])
 def test_known_points_come_first(frames, normalizer, known):
     cloud = Cloud(known)
-    settings = dataclasses.replace(SMALL, first_spheres=80)
+    settings = dataclasses.replace(SMALL, first_share=0.8)
     spheres = {
         way: initial_spheres(
             frames,

@@ -112,7 +112,7 @@ def test_the_horizon_is_fixed_when_a_fit_begins():
     "name, value",
     [("steps", 0), ("seed", -1), ("kind", "gauss"), ("shader", "none"), ("gamma", 0.0)]
     + [("degree", 4), ("opacity", 1.0), ("background", (0.0, 0.0, 2.0)), ("view_full", 0.0)]
-    + [("losses", LossWeights(d_ssim=2.0)), ("first_spheres", 20_000)],
+    + [("losses", LossWeights(d_ssim=2.0)), ("first_share", 0.0)],
 )
 def test_settings_out_of_range_are_named(name, value, own_errors):
     with pytest.raises(ValueError, match=f"{name}.*: got"):

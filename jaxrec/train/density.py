@@ -72,6 +72,7 @@ def plan_relocation(
     alive: Bool[Array, " spheres"],
     settings: Relocation,
     key: Key[Array, ""],
+    scores: Float[Array, " spheres"] | None = None,
 ) -> Edit:
     """Decides which spheres move onto which.
 
@@ -80,6 +81,8 @@ def plan_relocation(
         alive: Which spheres exist; the others are moved first.
         settings: The threshold and the largest share moved.
         key: Randomness.
+        scores: What the chance of a visible sphere to be copied is in proportion to; its opacity
+            if None.
     """
     count = opacities.shape[0]
     rows = jnp.arange(count, dtype=jnp.int32)
@@ -88,7 +91,8 @@ def plan_relocation(
     # The least visible first, if more are vacant than may move.
     rank = jnp.zeros_like(rows).at[jnp.argsort(shown)].set(rows)
     fresh = vacant & (rank < max(1, int(settings.share * count)))
-    return _onto_drawn(fresh, jnp.where(vacant, 0.0, shown), alive, key)
+    weights = opacities if scores is None else scores
+    return _onto_drawn(fresh, jnp.where(vacant, 0.0, weights), alive, key)
 
 
 def plan_mcmc(
@@ -278,7 +282,8 @@ def _grow(rule: Growth, state: FitState) -> FitState:
     opacities = jax.nn.sigmoid(state.params["logit_opacities"])
     jitter: float | Array = 0.0
     if isinstance(rule, Relocation):
-        edit = plan_relocation(opacities, state.alive, rule, plan_key)
+        scores = jnp.sqrt(_pull(state)) if rule.draw == "gradient" else None
+        edit = plan_relocation(opacities, state.alive, rule, plan_key, scores)
         shrink, jitter = jnp.full_like(opacities, _SHRINK), _JITTER
     elif isinstance(rule, MCMC):
         edit = plan_mcmc(opacities, state.alive, rule, plan_key)
@@ -311,12 +316,17 @@ def _grow(rule: Growth, state: FitState) -> FitState:
     )
 
 
+def _pull(state: FitState) -> Float[Array, " spheres"]:
+    """Running mean of the squared gradient of each center."""
+    return second_moments(state.optimizer, "centers").sum(axis=-1)
+
+
 def _plan_densification(
     rule: Densification, state: FitState, opacities: Array
 ) -> tuple[Edit, Bool[Array, " spheres"]]:
     """The edit, and which of its rows are halves of a sphere."""
     alive = plan_prune(opacities < rule.opacity, state.alive).alive
-    scores = second_moments(state.optimizer, "centers").sum(axis=-1)
+    scores = _pull(state)
     rows = jnp.arange(alive.shape[0], dtype=jnp.int32)
     order = jnp.argsort(jnp.where(alive, -scores, jnp.inf))
     rank = jnp.zeros_like(rows).at[order].set(rows).astype(scores.dtype)

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from ._check import want
 
@@ -21,12 +21,16 @@ class Relocation:
     """Spheres below this opacity are moved."""
     share: float = 0.1
     """Largest share of the spheres moved at once."""
+    draw: Literal["opacity", "gradient"] = "opacity"
+    """What the chance of a visible sphere to be copied is in proportion to: its opacity, or the
+    root mean square of its center's gradient."""
 
     def __post_init__(self):
         """Checks ranges; raises `ValueError` naming the setting."""
         _check_times(self.every, self.start, self.stop)
         _want_share("opacity", self.opacity)
         _want_share("share", self.share)
+        want(self.draw in ("opacity", "gradient"), "growth.draw", self.draw, "opacity or gradient")
 
 
 @dataclasses.dataclass(frozen=True)

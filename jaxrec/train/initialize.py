@@ -65,7 +65,7 @@ def initial_spheres(
     Args:
         frames: What was measured.
         normalizer: From world to scene.
-        settings: `spheres`, `first_spheres`, `seed`, `initialization` and `opacity` are used.
+        settings: `spheres`, `first_share`, `seed`, `initialization` and `opacity` are used.
         shader: Gives the spheres the features that show their colours.
         key: Randomness of those features.
         points: What is known of the scene's shape, from the same frames.
@@ -74,7 +74,7 @@ def initial_spheres(
         ValueError: If no pixel may be used, or points are wanted and there are none.
     """
     random = np.random.default_rng([settings.seed, 1])
-    count = settings.first_spheres or settings.spheres
+    count = settings.first_spheres
     parts = [_known(points, normalizer, settings.initialization, count, random)]
     parts += _scattered(frames, normalizer, settings, count - len(parts[0][0]), random)
     places = np.concatenate([part[0] for part in parts])

@@ -63,8 +63,8 @@ class FitSettings:
     """Every random choice follows from it."""
     spheres: int = 15000
     """Capacity: the largest number of spheres."""
-    first_spheres: int = 0
-    """Number of spheres at the start; 0 for as many as there is room for."""
+    first_share: float = 1.0
+    """Share of them that is there at the start; growth adds the others."""
     kind: Literal["alpha", "softmax"] = "alpha"
     """Blending rule of the renderer."""
     gamma: float = 0.1
@@ -85,7 +85,7 @@ class FitSettings:
     """Colour behind the scene, in [0, 1]."""
     random_background: bool = True
     """Whether training draws a new background for each view, so that opacity is learned."""
-    initialization: Literal["auto", "points", "consistent", "random"] = "auto"
+    initialization: Literal["auto", "points", "consistent", "random"] = "consistent"
     """Where the first spheres are: on the capture's points; where several views show the same
     colours; or at random depths. `auto` takes the points if they are enough."""
     opacity: float = 0.6
@@ -148,8 +148,12 @@ class FitSettings:
         for name, weight in dataclasses.asdict(self.losses).items():
             _want(math.isfinite(weight) and weight >= 0, f"losses.{name}", weight, ">= 0")
         _want(self.losses.d_ssim <= 1, "losses.d_ssim", self.losses.d_ssim, "0 to 1")
-        room = self.spheres
-        _want(0 <= self.first_spheres <= room, "first_spheres", self.first_spheres, f"0 to {room}")
+        _want(0 < self.first_share <= 1, "first_share", self.first_share, "above 0, at most 1")
+
+    @property
+    def first_spheres(self) -> int:
+        """Number of spheres at the start."""
+        return max(1, round(self.first_share * self.spheres))
 
     @classmethod
     def preset(cls, name: Preset, **changes: Any) -> "FitSettings":
@@ -157,7 +161,7 @@ class FitSettings:
 
         Args:
             name: "cpu" fits 15 000 spheres to views of about 200 x 200 pixels in minutes on two
-                cores; "gpu" 200 000 spheres to views of about 1000 x 1000.
+                cores; "gpu" 500 000 spheres to views of about 1000 x 1000.
             **changes: Settings to use instead of the preset's.
 
         Raises:
@@ -167,10 +171,12 @@ class FitSettings:
             return cls(**changes)
         if name == "gpu":
             gpu: dict[str, Any] = {
-                "steps": 10_000,
-                "spheres": 200_000,
-                "degree": 2,
-                "rates": LearningRates(centers=5e-4),
+                "steps": 7000,
+                "spheres": 500_000,
+                "first_share": 0.5,
+                "degree": 3,
+                "rates": LearningRates(centers=5e-4, features_rest=1e-3),
+                "growth": Relocation(draw="gradient"),
             }
             return cls(**(gpu | changes))
         raise ValueError(f"preset: got {name!r}, want 'cpu' or 'gpu'")
