@@ -62,7 +62,7 @@ class FitSettings:
     seed: int = 0
     """Every random choice follows from it."""
     spheres: int = 15000
-    """Capacity: the largest number of spheres."""
+    """Largest number of spheres."""
     first_share: float = 1.0
     """Share of them that is there at the start; growth adds the others."""
     kind: Literal["alpha", "softmax"] = "alpha"
