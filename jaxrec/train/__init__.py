@@ -13,17 +13,19 @@ from .batches import (
     stack_frames as stack_frames,
 )
 from .density import (
-    Edit as Edit,
-    apply_edit as apply_edit,
     grow as grow,
     growth_due as growth_due,
+    share_opacity as share_opacity,
+    share_radius as share_radius,
+)
+from .edits import (
+    Edit as Edit,
+    apply_edit as apply_edit,
     plan_clone as plan_clone,
     plan_mcmc as plan_mcmc,
     plan_prune as plan_prune,
     plan_relocation as plan_relocation,
     plan_split as plan_split,
-    share_opacity as share_opacity,
-    share_radius as share_radius,
 )
 from .evaluate import FittedScene as FittedScene, ViewScore as ViewScore, evaluate as evaluate
 from .growth import (
