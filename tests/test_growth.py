@@ -245,10 +245,9 @@ def test_mcmc_does_not_change_the_picture(key):
     opacities = jnp.where(jnp.arange(count) < 20, jnp.linspace(0.3, 0.95, count), 0.001)
     before, settings = some_state(MCMC(), opacities, jnp.arange(count) < 50, key)
 
+    @jax.jit
     def alpha(state):
-        spheres = SphereModel.spheres(state.model(settings))
-        seen = render(spheres, CAMERA, near=0.1, far=10.0)
-        return np.asarray(seen.alpha)
+        return render(state.model(settings).spheres(), CAMERA, near=0.1, far=10.0).alpha
 
     first, shown = alpha(before), int(before.alive.sum())
     after = grow(before, settings)
@@ -317,6 +316,7 @@ def test_noise_moves_only_what_is_transparent(key):
     assert moved[100][0] == pytest.approx(0.5 * gate * settings.rates.centers_final, rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mcmc", "densification"])
 def test_growing_does_not_compile_again(name, key):
     frames = [Frame(CAMERA, np.full((48, 48, 3), 0.2, np.float32)) for _ in range(2)]

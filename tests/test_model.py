@@ -141,6 +141,35 @@ def test_gradients_of_a_pose_include_the_direction(x64, key):
     assert np.abs(still - exact).max() > 1e-2
 
 
+def test_the_colour_of_a_direction_does_not_move_spheres(key):
+    shader = SphericalHarmonics(1)
+    model = some_model(key, shader, count=3)
+    graph, state = nnx.split(model)
+
+    def shown(centers):
+        moved = nnx.State({**state, "centers": state["centers"].replace(centers)})
+        return nnx.merge(graph, moved)(camera_at(0.0), jnp.zeros(3), **LIMITS).color.sum()
+
+    # Spheres of fixed colours that look the same from there have the same gradient.
+    varying = state["features"].replace(jnp.zeros((3, shader.channels)).at[:, 3:].set(1.0))
+    state = nnx.State({**state, "features": varying})
+    centers = model.centers[...]
+    found = jax.jit(jax.grad(shown))(centers)
+    away = centers - camera_at(0.0).world_from_camera[None, :3, 3]
+    basis = harmonics_basis(away / jnp.linalg.norm(away, axis=-1, keepdims=True), 1)
+    fixed = jnp.tile(0.5 + basis[:, 1:].sum(axis=-1, keepdims=True), (1, 3))
+    plain = SphereModel(dataclasses.replace(model.spheres(), features=fixed), PlainColor())
+    graph_plain, state_plain = nnx.split(plain)
+
+    def alike(centers):
+        moved = nnx.State({**state_plain, "centers": state_plain["centers"].replace(centers)})
+        picture = nnx.merge(graph_plain, moved)(camera_at(0.0), jnp.zeros(3), **LIMITS)
+        return picture.color.sum()
+
+    expected = jax.jit(jax.grad(alike))(centers)
+    np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
+
+
 def test_a_camera_inside_a_sphere_has_finite_gradients(key):
     model = some_model(key, SphericalHarmonics(2), count=5)
     camera = camera_at(0.0)

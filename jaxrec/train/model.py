@@ -106,7 +106,9 @@ class SphereModel(nnx.Module):
 
         Returns:
             Colour over the background, expected depth, and alpha; differentiable in the
-            parameters, the background and the camera.
+            parameters, the background and the camera. Moving the camera changes the direction in
+            which a sphere is seen, moving the sphere does not: with that gradient lego at half
+            size ends 0.14 dB lower.
         """
         rays = camera.rays()
         spheres = self.spheres()
@@ -151,12 +153,14 @@ def _directions_to(
     """Unit vectors to the spheres from each view's sensor.
 
     A sensor that moves while it measures (a rolling shutter, a spinning lidar) or whose rays are
-    parallel is taken to be at the mean of its rays' origins.
+    parallel is taken to be at the mean of its rays' origins. Differentiable in the rays only.
     """
     first = rays.origins[..., :1, :1, :]
     # Differences: where all rays start at one place, this is that place and not nearly so.
     apart = jnp.where(jnp.isfinite(rays.origins), rays.origins - first, 0)
     origins = (first[..., 0, 0, :] + apart.mean(axis=(-3, -2)))[..., None, :]
+    # A wrong colour is no reason to move a sphere to where it would be seen from elsewhere.
+    centers = jax.lax.stop_gradient(centers)
     shape = (*origins.shape[:-2], *centers.shape)
     ahead = jnp.broadcast_to(centers, shape) - jnp.broadcast_to(origins, shape)
     x, y, z = ahead[..., 0], ahead[..., 1], ahead[..., 2]
