@@ -173,7 +173,6 @@ class FitSettings:
             gpu: dict[str, Any] = {
                 "steps": 7000,
                 "spheres": 500_000,
-                "first_share": 0.5,
                 "degree": 3,
                 "rates": LearningRates(centers=5e-4, features_rest=1e-3),
                 "growth": Relocation(draw="gradient"),
