@@ -51,7 +51,7 @@ def train_l1(kind: Kind, scale: float) -> None:
         shader="plain",
         backdrop=Backdrop(kind="constant"),
         losses=LossWeights(d_ssim=0.0),
-        relocation=Relocation(every=0),
+        growth=Relocation(every=0),
     )
     _train("train/l1", settings, _side(800, scale))
 

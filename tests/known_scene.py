@@ -16,7 +16,7 @@ from jaxrec.train import (
     FitSettings,
     FitState,
     LossWeights,
-    Relocation,
+    NoGrowth,
     SceneNormalizer,
     SphereModel,
 )
@@ -34,7 +34,7 @@ SETTINGS = FitSettings(
     background=BACKGROUND,
     backdrop=Backdrop(kind="constant"),
     losses=LossWeights(d_ssim=0.0),
-    relocation=Relocation(every=0),
+    growth=NoGrowth(),
 )
 
 

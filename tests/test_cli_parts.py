@@ -292,12 +292,12 @@ def test_a_view_is_measured_where_its_mask_allows(tmp_path):
     camera = PinholeCamera(np.eye(4, dtype=np.float32), (9.0, 9.0), (4.0, 4.0), width=44, height=40)
     frame = Frame(camera, target, mask=mask)
     ours, theirs = (
-        _view(ViewScore("a.png", 1.0, float("nan"), 0.5, each, target), frame, lpips)
+        _view(ViewScore("a.png", 1.0, 2.0, float("nan"), 0.5, each, target), frame, lpips)
         for each in (image, spoilt)
     )
     assert ours == theirs
-    assert ours["psnr_corrected"] > 100 and ours["lpips"] > 0 and ours["ssim"] is None
-    without = _view(ViewScore("a.png", 1.0, 1.0, 0.5, image, target), frame, None)
+    assert ours["psnr_corrected"] == 2 and ours["lpips"] > 0 and ours["ssim"] is None
+    without = _view(ViewScore("a.png", 1.0, 2.0, 1.0, 0.5, image, target), frame, None)
     assert without["lpips"] is None
 
 

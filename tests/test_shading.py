@@ -40,12 +40,19 @@ def trained(shader):
     return shader
 
 
+def shade(shader, features, alpha, directions, view_weight=1.0):
+    """Both stages, for pixels that show one sphere each with an alpha."""
+    shown = shader.per_sphere(features, directions, view_weight)
+    assert shown.shape == (*features.shape[:-1], shader.blended)
+    return shader(alpha[..., None] * shown, alpha, directions, view_weight)
+
+
 def test_starts_with_the_given_colors_from_everywhere(shader, key):
     keys = jax.random.split(key, 3)
     colors = jax.random.uniform(keys[0], (7, 3))
     features = shader.initial_features(colors, keys[1])
     assert features.shape == (7, shader.channels)
-    shown = shader(features, jnp.ones(7), unit_vectors(keys[2], (7,)))
+    shown = shade(shader, features, jnp.ones(7), unit_vectors(keys[2], (7,)))
     np.testing.assert_allclose(shown, colors, atol=8 * EPSILON)
 
 
@@ -54,13 +61,13 @@ def test_color_is_premultiplied(shader, key):
     colors = jax.random.uniform(keys[0], (5, 3))
     features = shader.initial_features(colors, keys[1])
     alpha = jnp.linspace(0, 1, 5)
-    shown = shader(alpha[:, None] * features, alpha, unit_vectors(keys[2], (5,)))
+    shown = shade(shader, features, alpha, unit_vectors(keys[2], (5,)))
     np.testing.assert_allclose(shown, alpha[:, None] * colors, atol=8 * EPSILON)
 
 
 def test_shows_nothing_where_nothing_is(shader, key):
     directions = unit_vectors(key, (2, 4))
-    shown = trained(shader)(jnp.zeros((2, 4, shader.channels)), jnp.zeros((2, 4)), directions)
+    shown = trained(shader)(jnp.zeros((2, 4, shader.blended)), jnp.zeros((2, 4)), directions)
     np.testing.assert_array_equal(shown, np.zeros((2, 4, 3)))
 
 
@@ -68,7 +75,7 @@ def test_no_view_weight_no_view_dependence(shader, key):
     keys = jax.random.split(key, 2)
     features = jax.random.normal(keys[0], (1, shader.channels))
     features = jnp.broadcast_to(features, (6, shader.channels))
-    shown = trained(shader)(features, jnp.ones(6), unit_vectors(keys[1], (6,)), 0.0)
+    shown = shade(trained(shader), features, jnp.ones(6), unit_vectors(keys[1], (6,)), 0.0)
     np.testing.assert_allclose(shown, np.broadcast_to(shown[:1], (6, 3)), atol=8 * EPSILON)
 
 
@@ -79,12 +86,26 @@ def test_gradients_are_finite_and_reach_every_weight(shader, key):
     graph, weights = nnx.split(trained(shader))
 
     def total(weights, features, directions):
-        color = nnx.merge(graph, weights)(features, jnp.full(20, 0.5), directions)
+        shader = nnx.merge(graph, weights)
+        color = shade(shader, features, jnp.full(20, 0.5), directions)
         return (color * jax.random.normal(keys[2], color.shape)).sum()
 
     gradients = jax.jit(jax.grad(total, argnums=(0, 1)))(weights, features, directions)
     for leaf in jax.tree.leaves(gradients):
         assert np.all(np.isfinite(leaf)) and np.any(leaf)
+
+
+def test_views_share_what_does_not_depend_on_them(shader, key):
+    keys = jax.random.split(key, 2)
+    features = jax.random.normal(keys[0], (5, shader.channels))
+    directions = unit_vectors(keys[1], (2, 5))
+    shown = shader.per_sphere(features, directions)
+    each = [shader.per_sphere(features, view) for view in directions]
+    if shown.ndim == 2:
+        np.testing.assert_array_equal(each[0], each[1])
+    else:
+        np.testing.assert_allclose(shown, jnp.stack(each), atol=8 * EPSILON)
+        assert np.abs(each[0] - each[1]).max() > 0.1
 
 
 @pytest.mark.parametrize("degree", [0, 1, 2, 3])
@@ -101,15 +122,14 @@ def test_harmonics_are_orthonormal(degree):
     np.testing.assert_allclose(gram, np.eye((degree + 1) ** 2), atol=1e-6)
 
 
-def test_blending_coefficients_blends_colors(key):
-    shader = SphericalHarmonics(3)
-    keys = jax.random.split(key, 3)
-    features = jax.random.normal(keys[0], (4, shader.channels))
-    weights = jax.random.uniform(keys[1], (4,)) / 4
-    direction = unit_vectors(keys[2], ())
-    each = shader(features, jnp.ones(4), jnp.broadcast_to(direction, (4, 3)))
-    once = shader(weights @ features, weights.sum(), direction)
-    np.testing.assert_allclose(once, weights @ each, atol=1e-5)
+def test_harmonics_are_seen_from_the_direction_of_each_view(key):
+    # One coefficient of degree 1 at a time: y, z, x in this order.
+    shader = SphericalHarmonics(1)
+    features = jnp.zeros((3, shader.channels)).at[jnp.arange(3), [3, 7, 11]].set(1.0)
+    direction = unit_vectors(key, ())
+    shown = shader.per_sphere(features, jnp.broadcast_to(direction, (3, 3)))
+    first = np.sqrt(3 / (4 * np.pi)) * np.asarray(direction)[[1, 2, 0]]
+    np.testing.assert_allclose(shown, 0.5 + np.diag(first), atol=8 * EPSILON)
 
 
 def test_residual_is_bounded(key):
@@ -123,7 +143,8 @@ def test_runs_in_float64(x64, key):
     for shader in (SphericalHarmonics(2), ViewMLP(dtype=jnp.float64, rngs=nnx.Rngs(0))):
         features = jnp.ones((2, shader.channels), jnp.float64)
         directions = jnp.asarray(np.eye(3)[:2])
-        assert shader(features, jnp.ones(2, jnp.float64), directions).dtype == jnp.float64
+        shown = shade(shader, features, jnp.ones(2, jnp.float64), directions)
+        assert shown.dtype == jnp.float64
 
 
 def test_wrong_sizes_are_named():

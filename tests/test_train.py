@@ -13,10 +13,12 @@ from jaxrec.scene import Spheres
 from jaxrec.sensors import Frame, PinholeCamera, look_at
 from jaxrec.shading import PlainColor
 from jaxrec.train import (
+    MCMC,
     Backdrop,
     FitSettings,
     FitState,
     LossWeights,
+    NoGrowth,
     Relocation,
     SceneNormalizer,
     evaluate,
@@ -37,7 +39,7 @@ SMALL = FitSettings(
     spheres=100,
     shader="plain",
     progress_every=10,
-    relocation=Relocation(every=7, start=0.05, opacity=0.2),
+    growth=Relocation(every=7, start=0.05, opacity=0.2),
 )
 
 
@@ -168,9 +170,14 @@ VARIANTS = {
         "view_start": 0.0,
         "losses": LossWeights(view=0.1),
     },
+    "mcmc, few at the start": {
+        "growth": MCMC(every=4, start=0.0, stop=1.0),
+        "first_share": 0.5,
+        "losses": LossWeights(opacity=0.01, radius=0.01),
+    },
     "regularised, no relocation": {
         "losses": LossWeights(d_ssim=0.0, opacity=0.01, radius=0.01),
-        "relocation": Relocation(every=0),
+        "growth": NoGrowth(),
         "initialization": "random",
     },
 }
@@ -322,3 +329,53 @@ def test_the_template_has_the_shape_of_a_state(fitted):
     assert jax.tree.structure(template) == jax.tree.structure(fitted.state)
     for wanted, leaf in zip(jax.tree.leaves(template), jax.tree.leaves(fitted.state), strict=True):
         assert (wanted.shape, wanted.dtype) == (leaf.shape, leaf.dtype)
+
+
+class Cloud:
+    """Points on the plane z = CENTER[2], red in one half."""
+
+    def __init__(self, count):
+        place = np.random.default_rng(0).uniform(-1, 1, (count, 3)).astype(np.float32)
+        place[:, 2] = 0
+        self.positions = CENTER.astype(np.float32) + place
+        self.colors = np.where(place[:, :1] > 0, np.float32([1, 0, 0]), np.float32([0, 0, 1]))
+
+
+@pytest.mark.parametrize("known", [5, 40, 400])
+def test_known_points_come_first(frames, normalizer, known):
+    cloud = Cloud(known)
+    settings = dataclasses.replace(SMALL, first_share=0.8)
+    spheres = {
+        way: initial_spheres(
+            frames,
+            normalizer,
+            dataclasses.replace(settings, initialization=way),
+            PlainColor(),
+            jax.random.key(0),
+            cloud,
+        )
+        for way in ("points", "auto", "consistent")
+    }
+    assert all(int(found.alive.sum()) == 80 for found in spheres.values())
+    wanted = normalizer.scene_points(cloud.positions)
+    taken = min(known, 80)
+    first = np.asarray(spheres["points"].centers)[:taken]
+    distance = np.linalg.norm(first[:, None] - wanted[None], axis=-1)
+    assert distance.min(axis=1).max() < 1e-6
+    # Each point once, in its own colour.
+    nearest = distance.argmin(axis=1)
+    assert len(set(nearest)) == taken
+    np.testing.assert_array_equal(spheres["points"].features[:taken], cloud.colors[nearest])
+    # Five are too few to start from.
+    chosen = "points" if known > 5 else "consistent"
+    np.testing.assert_array_equal(spheres["auto"].centers, spheres[chosen].centers)
+
+
+def test_points_that_are_wanted_and_missing_are_named(frames, normalizer):
+    wanting = dataclasses.replace(SMALL, initialization="points")
+    with pytest.raises(ValueError, match="initialization: got points, but the capture has none"):
+        start(frames, wanting, normalizer)
+    far = Cloud(50)
+    far.positions = far.positions + np.float32(1e6)
+    with pytest.raises(ValueError, match="initialization: got points"):
+        start(frames, wanting, normalizer, points=far)

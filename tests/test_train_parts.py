@@ -17,17 +17,18 @@ from jaxrec.train import (
     FitSettings,
     FitState,
     FrameOrder,
+    LearningRates,
     LossWeights,
     Relocation,
     SceneNormalizer,
     SphereModel,
     apply_edit,
+    grow,
+    growth_due,
     make_optimizer,
     make_record,
     plan_relocation,
     read_record,
-    relocate,
-    relocation_due,
 )
 
 CENTER = np.array([2.0, -1.0, 0.5])
@@ -111,7 +112,7 @@ def test_the_horizon_is_fixed_when_a_fit_begins():
     "name, value",
     [("steps", 0), ("seed", -1), ("kind", "gauss"), ("shader", "none"), ("gamma", 0.0)]
     + [("degree", 4), ("opacity", 1.0), ("background", (0.0, 0.0, 2.0)), ("view_full", 0.0)]
-    + [("losses", LossWeights(d_ssim=2.0)), ("relocation", Relocation(share=0.0))],
+    + [("losses", LossWeights(d_ssim=2.0)), ("first_share", 0.0)],
 )
 def test_settings_out_of_range_are_named(name, value, own_errors):
     with pytest.raises(ValueError, match=f"{name}.*: got"):
@@ -173,11 +174,28 @@ def test_each_group_has_its_rate_and_its_decay():
             np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
+def test_features_beyond_the_base_colour_have_a_rate_of_their_own():
+    rates = LearningRates(features=4e-3, features_rest=1e-3)
+    params = {"features": jnp.zeros((2, 12))}
+    states = []
+    for chosen in (rates, LearningRates()):
+        optimizer = make_optimizer(chosen, horizon=10)
+        states.append(optimizer.init(params))
+    with jax.numpy_dtype_promotion("standard"):
+        optimizer = make_optimizer(rates, horizon=10)
+        gradients = jax.tree.map(jnp.ones_like, params)
+        updates, _ = optimizer.update(gradients, states[0], params)
+    expected = np.broadcast_to(np.where(np.arange(12) < 3, -4e-3, -1e-3), (2, 12))
+    np.testing.assert_allclose(updates["features"], expected, rtol=1e-4)
+    # A checkpoint fits whatever the rates are.
+    assert jax.tree.structure(states[0]) == jax.tree.structure(states[1])
+
+
 # ---- relocation
 
 
 def test_an_edit_moves_rows_of_spheres_and_clears_the_moments_of_fresh_ones():
-    edit = Edit(jnp.asarray([0, 2, 2]), jnp.asarray([False, True, False]))
+    edit = Edit(jnp.asarray([0, 2, 2]), jnp.asarray([False, True, False]), jnp.ones(3, bool))
     tree = {
         "centers": jnp.arange(9.0).reshape(3, 3),
         "log_radii": jnp.arange(3.0),
@@ -228,10 +246,10 @@ def test_a_sphere_and_its_copies_let_through_as_much_light(key):
         ),
         PlainColor(),
     )
-    settings = FitSettings(relocation=Relocation(share=1.0, opacity=0.02))
+    settings = FitSettings(growth=Relocation(share=1.0, opacity=0.02))
     before = FitState.create(model, settings)
     assert not before.alive.all()
-    after = relocate(before, settings)
+    after = grow(before, settings)
     assert after.alive.all()
     spheres = nnx.merge(nnx.split(model)[0], after.params, {"alive": after.alive}).spheres()
     passed = np.ones(count)
@@ -244,10 +262,10 @@ def test_a_sphere_and_its_copies_let_through_as_much_light(key):
 @pytest.mark.parametrize("done", [0, 10, 49, 51, 100, 150])
 def test_relocation_waits_for_its_turn(done):
     rule = Relocation(every=50, start=0.1, stop=0.5)
-    assert not relocation_due(FitSettings(horizon=200, relocation=rule), done)
-    assert relocation_due(FitSettings(horizon=200, relocation=rule), 50)
+    assert not growth_due(FitSettings(horizon=200, growth=rule), done)
+    assert growth_due(FitSettings(horizon=200, growth=rule), 50)
     never = dataclasses.replace(rule, every=0)
-    assert not relocation_due(FitSettings(horizon=200, relocation=never), 50)
+    assert not growth_due(FitSettings(horizon=200, growth=never), 50)
 
 
 # ---- the model

@@ -20,9 +20,9 @@ from jaxrec.train import (
     FitSettings,
     FrameOrder,
     Relocation,
+    grow,
+    growth_due,
     make_step,
-    relocate,
-    relocation_due,
     stack_frames,
     start,
 )
@@ -35,7 +35,7 @@ SETTINGS = FitSettings(
     shader="mlp",
     view_start=0.0,
     initialization="random",
-    relocation=Relocation(every=20, start=0.0),
+    growth=Relocation(every=20, start=0.0),
 )
 
 
@@ -74,8 +74,8 @@ class Training:
             self.state, metrics = self.step(self.state, self.stacks[group], index)
             losses.append(metrics["loss"])
             self.done += 1
-            if relocation_due(SETTINGS, self.done):
-                self.state = relocate(self.state, SETTINGS)
+            if growth_due(SETTINGS, self.done):
+                self.state = grow(self.state, SETTINGS)
         return losses
 
 

@@ -119,7 +119,9 @@ def fit_run(run: RunFolder, capture: Capture, settings: FitSettings, resume: str
     if point is None:
         picture = _read_picture(settings)
         with _as_command_error():
-            state, normalizer = start(capture.train, settings, picture=picture)
+            state, normalizer = start(
+                capture.train, settings, points=capture.points, picture=picture
+            )
         point = Point(state, settings, normalizer, seconds=0.0)
     if point.step < settings.steps:
         if point.step > 0:

@@ -1,4 +1,4 @@
-"""Shaders: what turns blended features and a viewing direction into colour, pixel by pixel."""
+"""Shaders: what turns spheres' features and viewing directions into the colour of pixels."""
 
 from .backdrop import EnvironmentMap as EnvironmentMap
 from .base import Shader as Shader

@@ -64,16 +64,21 @@ def to_harmonics(
 
     @jax.jit
     def fit(part):
-        shape = (part.shape[0], samples)
-        repeated = jnp.broadcast_to(part[:, None], (*shape, part.shape[-1]))
-        along = jnp.broadcast_to(looks[None], (*shape, 3))
+        # Every direction is a view of its own.
+        shape = (samples, part.shape[0])
+        along = jnp.broadcast_to(looks[:, None], (*shape, 3))
         alpha = jnp.ones(shape, part.dtype)
-        color = shader(repeated, alpha, along, view_weight)
+
+        def look(shader, features, view_weight):
+            blended = shader.per_sphere(features, along, view_weight)
+            blended = jnp.broadcast_to(blended, (*shape, blended.shape[-1]))
+            return shader(blended, alpha, along, view_weight)
+
+        color = look(shader, part, view_weight)
         exact = jax.lax.Precision.HIGHEST
-        found = jnp.einsum("ks,nsc->nkc", solve, color - 0.5, precision=exact)
+        found = jnp.einsum("ks,snc->nkc", solve, color - 0.5, precision=exact)
         found = found.reshape(part.shape[0], -1)
-        coefficients = jnp.broadcast_to(found[:, None], (*shape, found.shape[-1]))
-        shown = target(coefficients, alpha, along)
+        shown = look(target, found, 1.0)
         error = jnp.square(jnp.clip(shown, 0, 1) - jnp.clip(color, 0, 1))
         return found, error.sum()
 

@@ -8,6 +8,17 @@ class PlainColor(nnx.Module):
     """Shows a sphere's three features as its colour, the same from everywhere."""
 
     channels: int = 3
+    blended: int = 3
+
+    def per_sphere(
+        self,
+        features: Float[Array, "spheres 3"],
+        directions: Float[Array, "*views spheres 3"],
+        view_weight: float | Float[Array, ""] = 1.0,
+    ) -> Float[Array, "spheres 3"]:
+        """Returns the features. See `Shader`."""
+        del directions, view_weight
+        return features
 
     def __call__(
         self,

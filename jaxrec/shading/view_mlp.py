@@ -19,6 +19,7 @@ class ViewMLP(nnx.Module):
 
     Attributes:
         channels: Features of each sphere, 3 + `extra`.
+        blended: As many: the network runs on blended features, once for each pixel.
         degree: Largest degree of the harmonics that describe the direction.
         limit: Largest change of a colour.
     """
@@ -51,7 +52,7 @@ class ViewMLP(nnx.Module):
                 f"ViewMLP: got extra={extra}, hidden={hidden}, degree={degree}, limit={limit}; "
                 f"want extra >= 0, hidden >= 1, degree 0 to {MAX_DEGREE}, limit > 0"
             )
-        self.channels = 3 + extra
+        self.channels = self.blended = 3 + extra
         self.degree = degree
         self.limit = limit
         inputs = self.channels + (degree + 1) ** 2 - 1
@@ -59,6 +60,16 @@ class ViewMLP(nnx.Module):
         self.second = nnx.Linear(hidden, hidden, param_dtype=dtype, rngs=rngs)
         zeros = nnx.initializers.zeros_init()
         self.last = nnx.Linear(hidden, 3, kernel_init=zeros, param_dtype=dtype, rngs=rngs)
+
+    def per_sphere(
+        self,
+        features: Float[Array, "spheres channels"],
+        directions: Float[Array, "*views spheres 3"],
+        view_weight: float | Float[Array, ""] = 1.0,
+    ) -> Float[Array, "spheres channels"]:
+        """Returns the features. See `Shader`."""
+        del directions, view_weight
+        return features
 
     def __call__(
         self,

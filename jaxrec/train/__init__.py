@@ -1,24 +1,46 @@
 """Fitting spheres and a shader to frames."""
 
+from .antialias import (
+    bound_due as bound_due,
+    bound_radii as bound_radii,
+    sharpest_pixels as sharpest_pixels,
+)
 from .backdrop import Backdrop as Backdrop
 from .batches import (
     FrameOrder as FrameOrder,
     FrameStack as FrameStack,
+    reduce_stack as reduce_stack,
+    reduction as reduction,
     stack_frames as stack_frames,
 )
 from .calibration import Calibration as Calibration
 from .conversion import Conversion as Conversion, convert_shader as convert_shader
 from .density import (
-    Edit as Edit,
-    apply_edit as apply_edit,
-    plan_relocation as plan_relocation,
-    relocate as relocate,
-    relocation_due as relocation_due,
+    grow as grow,
+    growth_due as growth_due,
+    share_opacity as share_opacity,
+    share_radius as share_radius,
 )
 from .depth import DepthLoss as DepthLoss
+from .edits import (
+    Edit as Edit,
+    apply_edit as apply_edit,
+    plan_clone as plan_clone,
+    plan_mcmc as plan_mcmc,
+    plan_prune as plan_prune,
+    plan_relocation as plan_relocation,
+    plan_split as plan_split,
+)
 from .evaluate import FittedScene as FittedScene, ViewScore as ViewScore, evaluate as evaluate
 from .exposure import Exposure as Exposure, expose as expose
-from .initialize import initial_spheres as initial_spheres
+from .growth import (
+    MCMC as MCMC,
+    Densification as Densification,
+    Growth as Growth,
+    NoGrowth as NoGrowth,
+    Relocation as Relocation,
+)
+from .initialize import Points as Points, initial_spheres as initial_spheres
 from .loop import fit as fit, start as start
 from .model import Picture as Picture, SphereModel as SphereModel, build_shader as build_shader
 from .normalizer import SceneNormalizer as SceneNormalizer
@@ -33,7 +55,6 @@ from .settings import (
     FitSettings as FitSettings,
     LearningRates as LearningRates,
     LossWeights as LossWeights,
-    Relocation as Relocation,
 )
 from .state import FitState as FitState
 from .step import make_step as make_step

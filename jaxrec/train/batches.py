@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt8
 from .._typing import pytree
 from ..sensors import Frame, PinholeCamera
 from .normalizer import SceneNormalizer
+from .settings import FitSettings
 
 
 @pytree()
@@ -68,8 +69,58 @@ def group_by_size(frames: Sequence[Frame]) -> list[list[int]]:
     """Groups the frames' indices by image size, in order of first appearance."""
     groups: dict[tuple[int, int], list[int]] = {}
     for index, frame in enumerate(frames):
-        groups.setdefault((frame.image.shape[0], frame.image.shape[1]), []).append(index)
+        groups.setdefault((frame.camera.height, frame.camera.width), []).append(index)
     return list(groups.values())
+
+
+def reduce_stack(stack: FrameStack, factor: int) -> FrameStack:
+    """Makes the images of a stack smaller, each pixel a mean; rows and columns over are cut off.
+
+    Args:
+        stack: Frames.
+        factor: How many pixels of a row become one. A pixel of the result is masked out if one of
+            those that it comes from is.
+    """
+    if factor == 1:
+        return stack
+    width, height = stack.cameras.width // factor, stack.cameras.height // factor
+    cut = dataclasses.replace(stack.cameras, width=width * factor, height=height * factor)
+    scaled = cut.scaled(width, height)
+    images, alphas = _blocks(_as_float(stack.images), height, width, factor), None
+    if stack.alphas is None:
+        images = images.mean(axis=(2, 4))
+    else:
+        # Straight colour is a mean over what is covered.
+        blocks = _blocks(_as_float(stack.alphas)[..., None], height, width, factor)
+        alphas = blocks.mean(axis=(2, 4))
+        images = (images * blocks).mean(axis=(2, 4)) / jnp.maximum(alphas, 1e-6)
+        alphas = _like(alphas[..., 0], stack.alphas)
+    masks = stack.masks
+    if masks is not None:
+        masks = _blocks(masks[..., None], height, width, factor).all(axis=(2, 4))[..., 0]
+    depths = stack.depths
+    if depths is not None:
+        # The mean of those that were measured; 0 where none was.
+        blocks = _blocks(depths[..., None], height, width, factor)
+        known = jnp.isfinite(blocks) & (blocks > 0)
+        depths = jnp.where(known, blocks, 0).sum(axis=(2, 4))
+        depths = (depths / jnp.maximum(known.sum(axis=(2, 4)), 1).astype(depths.dtype))[..., 0]
+    return dataclasses.replace(
+        stack,
+        cameras=scaled,
+        images=_like(images, stack.images),
+        alphas=alphas,
+        masks=masks,
+        depths=depths,
+    )
+
+
+def reduction(settings: FitSettings, step: int) -> int:
+    """Returns how many times smaller images are at a step, from 0: a power of two, at last 1."""
+    span = settings.coarse_until * settings.horizon
+    if settings.coarse_levels == 0 or step >= span:
+        return 1
+    return 2 ** (settings.coarse_levels - int(step * settings.coarse_levels / span))
 
 
 def take_views(stack: FrameStack, index: Int[Array, " views"]) -> Views:
@@ -163,6 +214,18 @@ def _stack(
         jnp.asarray(numbers, jnp.int32),
         None if depths is None else jnp.asarray(depths),
     )
+
+
+def _blocks(values: Array, height: int, width: int, factor: int) -> Array:
+    """Squares of `factor` pixels, in axes 2 and 4."""
+    cut = values[:, : height * factor, : width * factor]
+    return cut.reshape(cut.shape[0], height, factor, width, factor, cut.shape[-1])
+
+
+def _like(values: Array, stored: Array) -> Array:
+    if stored.dtype == jnp.uint8:
+        return jnp.round(255 * jnp.clip(values, 0, 1)).astype(jnp.uint8)
+    return values
 
 
 def _on_device(values: np.ndarray, compact: bool) -> Array:

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import metrics
-from ..rendering import render
 from ..scene import Spheres
 from ..sensors import Frame, PinholeCamera
 from ..shading import SphericalHarmonics
 from ..shading.convert import to_harmonics
 from .evaluate import FittedScene
+from .model import SphereModel
 
 
 class Conversion(NamedTuple):
@@ -53,9 +53,10 @@ def convert_shader(scene: FittedScene, degree: int, frames: Sequence[Frame] = ()
         ValueError: If the degree is out of range.
     """
     model = scene.state.model(scene.settings)
-    spheres = scene.spheres()
+    spheres = model.spheres()
     found = to_harmonics(model.shader, spheres.features, degree)
     spheres = dataclasses.replace(spheres, features=found.features)
+    converted_model = SphereModel(spheres, SphericalHarmonics(degree))
     loss = []
     for frame in frames:
         camera = scene.state.calibration.lens_of(scene.settings, frame.camera)
@@ -63,26 +64,23 @@ def convert_shader(scene: FittedScene, degree: int, frames: Sequence[Frame] = ()
         # What is behind shows as the scene itself shows it.
         dark = scene.render(camera, (0.0, 0.0, 0.0))
         behind = np.asarray(own.color) - np.asarray(dark.color)
-        converted = _colors(scene, spheres, degree, camera) + behind
+        converted = _colors(scene, converted_model, camera) + behind
         target = np.asarray(frame.over(scene.settings.background), np.float32)
         loss.append(_psnr(np.asarray(own.color), target, frame) - _psnr(converted, target, frame))
-    return Conversion(spheres, degree, loss)
+    return Conversion(scene.normalizer.world_spheres(spheres), degree, loss)
 
 
-def _colors(scene: FittedScene, spheres: Spheres, degree: int, camera: PinholeCamera) -> np.ndarray:
+def _colors(scene: FittedScene, model: SphereModel, camera: PinholeCamera) -> np.ndarray:
     """Premultiplied colours of one view."""
-    scale = scene.normalizer.scale
-    seen = render(
-        spheres,
-        camera,
-        near=scene.normalizer.near / scale,
-        far=scene.normalizer.far / scale,
+    seen = model(
+        scene.normalizer.scene_camera(camera),
+        jnp.zeros(3, jnp.float32),
+        near=scene.normalizer.near,
+        far=scene.normalizer.far,
         gamma=scene.settings.gamma,
         kind=scene.settings.kind,
     )
-    directions = camera.rays().directions
-    directions = jnp.where(jnp.isfinite(directions), directions, jnp.zeros_like(directions))
-    return np.asarray(SphericalHarmonics(degree)(seen.features, seen.alpha, directions))
+    return np.asarray(seen.color)
 
 
 def _psnr(image: np.ndarray, target: np.ndarray, frame: Frame) -> float:

@@ -14,7 +14,7 @@ from jaxtyping import Float32
 from .. import metrics
 from ..scene import Spheres
 from ..sensors import Frame, PinholeCamera
-from .model import Picture
+from .model import Picture, softness
 from .normalizer import SceneNormalizer
 from .settings import FitSettings
 from .state import FitState, graph
@@ -64,7 +64,7 @@ class FittedScene:
             self.normalizer.scene_camera(camera),
             None if color is None else jnp.asarray(color, jnp.float32),
             tuple(map(np.float32, (self.normalizer.near, self.normalizer.far))),
-            np.float32(self.settings.gamma),
+            softness(self.settings, jnp.asarray(self.state.step)),
         )
         return picture._replace(depth=picture.depth / np.float32(self.normalizer.scale))
 
@@ -109,7 +109,7 @@ def _render(
     model = nnx.merge(graphdef, params, {"alive": alive})
     near, far = limits
     picture = model(camera, background, near=near, far=far, gamma=gamma, kind=kind)
-    return picture._replace(view_part=None)
+    return picture._replace(view_part=None, sphere_part=None)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

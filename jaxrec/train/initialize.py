@@ -1,7 +1,7 @@
 """Where optimisation starts: coloured points seen by the training images."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 import numpy as np
@@ -23,6 +23,26 @@ _NEIGHBOURS = 3
 _INTERVALS = 48
 _REFINEMENTS = 8
 _DOUBTFUL = 0.5
+# Known points are worth having from this share of the spheres.
+_ENOUGH = 0.1
+
+Colored = tuple[Float32[np.ndarray, "count 3"], Float32[np.ndarray, "count 3"]]
+"""Places in scene units, and their colours."""
+
+
+@runtime_checkable
+class Points(Protocol):
+    """Coloured points on what frames show, in the world frame of their cameras."""
+
+    @property
+    def positions(self) -> Float32[np.ndarray, "points 3"]:
+        """Where they are, in metres."""
+        ...
+
+    @property
+    def colors(self) -> Float32[np.ndarray, "points 3"]:
+        """Their colours in [0, 1]."""
+        ...
 
 
 def initial_spheres(
@@ -31,46 +51,91 @@ def initial_spheres(
     settings: FitSettings,
     shader: Any,
     key: Key[Array, ""],
+    points: Points | None = None,
 ) -> Spheres:
     """Scatters spheres over the scene, in scene coordinates.
 
-    Random pixels (that the mask allows and whose alpha is not zero) are carried out along their
-    rays to a distance that is uniform in its inverse, or where the surrounding views show the same
-    colour; where images have alpha, only to places that every view shows as covered. Colours are
-    the pixels'; radii follow from the spacing of the points.
+    `initialization="points"` takes known points, at random if there are more than needed. The rest
+    are random pixels (that the mask allows and whose alpha is not zero), carried out along their
+    rays to a distance that is uniform in its inverse (`"random"`), or where the surrounding views
+    show the same colour; where images have alpha, only to places that every view shows as covered.
+    Colours are the points' or the pixels'; radii follow from the spacing. `"auto"` takes points
+    where they are at least a tenth of the spheres.
 
     Args:
         frames: What was measured.
         normalizer: From world to scene.
-        settings: `spheres`, `seed`, `initialization` and `opacity` are used.
+        settings: `spheres`, `first_share`, `seed`, `initialization` and `opacity` are used.
         shader: Gives the spheres the features that show their colours.
         key: Randomness of those features.
+        points: What is known of the scene's shape, from the same frames.
 
     Raises:
-        ValueError: If no pixel may be used.
+        ValueError: If no pixel may be used, or points are wanted and there are none.
     """
     random = np.random.default_rng([settings.seed, 1])
+    count = settings.first_spheres
+    parts = [_known(points, normalizer, settings.initialization, count, random)]
+    parts += _scattered(frames, normalizer, settings, count - len(parts[0][0]), random)
+    places = np.concatenate([part[0] for part in parts])
+    colors = jnp.asarray(np.concatenate([part[1] for part in parts]))
+    return Spheres.create(
+        places,
+        spacing(places),
+        np.full(len(places), settings.opacity, np.float32),
+        shader.initial_features(colors, key),
+        # Rays that lead nowhere may leave fewer points; growth fills the rest.
+        capacity=settings.spheres,
+    )
+
+
+def _known(
+    points: Points | None,
+    normalizer: SceneNormalizer,
+    way: str,
+    count: int,
+    random: np.random.Generator,
+) -> Colored:
+    """As many of the points as are wanted, none if the settings say so."""
+    nothing = np.zeros((0, 3), np.float32), np.zeros((0, 3), np.float32)
+    if way not in ("points", "auto"):
+        return nothing
+    places, colors = nothing
+    if points is not None:
+        places = normalizer.scene_points(points.positions)
+        seen = np.isfinite(places).all(axis=1) & (np.linalg.norm(places, axis=1) < normalizer.far)
+        places, colors = places[seen], np.clip(points.colors[seen], 0, 1)
+    if way == "points" and not len(places):
+        raise ValueError(
+            "initialization: got points, but the capture has none; use consistent or auto"
+        )
+    if way == "auto" and len(places) < _ENOUGH * count:
+        return nothing
+    if len(places) > count:
+        chosen = random.choice(len(places), count, replace=False)
+        places, colors = places[chosen], colors[chosen]
+    return places, colors
+
+
+def _scattered(
+    frames: Sequence[Frame],
+    normalizer: SceneNormalizer,
+    settings: FitSettings,
+    count: int,
+    random: np.random.Generator,
+) -> list[Colored]:
+    """Points and colours of random pixels, from the frames of each size."""
     groups = [[frames[i] for i in group] for group in group_by_size(frames)]
     usable = [[_usable_pixels(frame) for frame in group] for group in groups]
     totals = np.array([sum(len(pixels) for pixels in group) for group in usable])
     if totals.sum() == 0:
         raise ValueError("frames: masks and alphas leave no pixel to fit; check them")
-    shares = random.multinomial(settings.spheres, totals / totals.sum())
-    parts = [
+    shares = random.multinomial(count, totals / totals.sum())
+    return [
         _scatter(group, pixels, int(share), normalizer, settings.initialization, random)
         for group, pixels, share in zip(groups, usable, shares, strict=True)
         if share > 0
     ]
-    points = np.concatenate([part[0] for part in parts])
-    colors = jnp.asarray(np.concatenate([part[1] for part in parts]))
-    return Spheres.create(
-        points,
-        spacing(points),
-        np.full(len(points), settings.opacity, np.float32),
-        shader.initial_features(colors, key),
-        # Rays that lead nowhere may leave fewer points; relocation fills the rest.
-        capacity=settings.spheres,
-    )
 
 
 def spacing(points: Float32[np.ndarray, "points 3"]) -> Float32[np.ndarray, " points"]:
@@ -95,7 +160,7 @@ def _scatter(
     normalizer: SceneNormalizer,
     way: str,
     random: np.random.Generator,
-) -> tuple[Float32[np.ndarray, "count 3"], Float32[np.ndarray, "count 3"]]:
+) -> Colored:
     """Points and colours from frames of one size."""
     voters = [i for i, pixels in enumerate(usable) if len(pixels)]
     voters = voters[:: -(-len(voters) // _MOST_VOTERS)]

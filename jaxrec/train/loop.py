@@ -7,11 +7,12 @@ import jax
 from jaxtyping import Array, Float
 
 from ..sensors import Frame
-from .batches import FrameOrder, stack_frames
+from .antialias import bound_due, bound_radii
 from .calibration import Calibration
-from .density import relocate, relocation_due
+from .density import grow, growth_due
 from .evaluate import FittedScene
-from .initialize import initial_spheres
+from .feed import make_feed
+from .initialize import Points, initial_spheres
 from .model import SphereModel, build_backdrop, build_image_shader, build_shader
 from .normalizer import SceneNormalizer
 from .settings import FitSettings
@@ -27,6 +28,7 @@ def start(
     settings: FitSettings,
     normalizer: SceneNormalizer | None = None,
     *,
+    points: Points | None = None,
     picture: Float[Array, "rows columns 3"] | None = None,
 ) -> tuple[FitState, SceneNormalizer]:
     """Prepares a fit: its scene and its state at step 0.
@@ -35,6 +37,7 @@ def start(
         frames: Views to fit.
         settings: Of the fit.
         normalizer: The scene's coordinates; chosen from the cameras if None.
+        points: What is known of the scene's shape, such as `Capture.points`.
         picture: What the backdrop starts from, or keeps.
 
     Raises:
@@ -45,19 +48,21 @@ def start(
         raise ValueError("frames: got none, want at least one")
     _check_backdrop(frames, settings, picture)
     if normalizer is None:
-        normalizer = SceneNormalizer.from_cameras([frame.camera for frame in frames])
+        known = None if points is None else points.positions
+        cameras = [frame.camera for frame in frames]
+        normalizer = SceneNormalizer.from_cameras(cameras, points=known)
     # Steps fold their numbers into the same key, none of them as large as this.
     key = jax.random.fold_in(jax.random.key(settings.seed), 2**32 - 1)
     shader_key, feature_key = jax.random.split(key)
     image_key = jax.random.fold_in(shader_key, 1)
     shader = build_shader(settings, shader_key)
-    spheres = initial_spheres(frames, normalizer, settings, shader, feature_key)
+    spheres = initial_spheres(frames, normalizer, settings, shader, feature_key, points)
     cameras = [normalizer.scene_camera(frame.camera) for frame in frames]
     calibration = Calibration.create(cameras, settings)
     model = SphereModel(
         spheres,
         shader,
-        image_shader=build_image_shader(settings, shader.channels, image_key),
+        image_shader=build_image_shader(settings, shader.blended, image_key),
         backdrop=build_backdrop(settings, picture),
     )
     return FitState.create(model, settings, calibration), normalizer
@@ -69,6 +74,8 @@ def fit(
     *,
     state: FitState | None = None,
     normalizer: SceneNormalizer | None = None,
+    points: Points | None = None,
+    picture: Float[Array, "rows columns 3"] | None = None,
     on_step: OnStep | None = None,
     on_progress: OnProgress | None = None,
     should_stop: Callable[[], bool] | None = None,
@@ -83,6 +90,8 @@ def fit(
         settings: Of the fit. It ends when the state has seen `steps` steps.
         state: Where to resume; it is donated and dead afterwards. From the start if None.
         normalizer: The scene's coordinates, needed with `state`; chosen from the cameras if None.
+        points: What is known of the scene's shape, used at the start.
+        picture: What the backdrop starts from, or keeps; used at the start.
         on_step: Called after every step with its number and the state, whose arrays are dead after
             the next step: copy what is to be kept. Reading them waits for the device.
         on_progress: Called every `settings.progress_every` steps and at the end with the number
@@ -98,20 +107,19 @@ def fit(
     if state is not None and normalizer is None:
         raise ValueError("normalizer: got none with a state; give the one that the state came with")
     if state is None or normalizer is None:
-        state, normalizer = start(frames, settings, normalizer)
-    stacks = stack_frames(frames, normalizer, compact=settings.compact_images)
-    sizes = [stack.images.shape[0] for stack in stacks]
-    order = FrameOrder(sizes, settings.views_per_step, settings.seed)
+        state, normalizer = start(frames, settings, normalizer, points=points, picture=picture)
     step = make_step(settings, normalizer)
     metrics: dict[str, Any] = {}
     done = int(state.step)
     reported = done
+    feed = make_feed(frames, normalizer, settings, done)
     while done < settings.steps and not (should_stop is not None and should_stop()):
-        group, index = order.at(done)
-        state, metrics = step(state, stacks[group], index)
+        state, metrics = step(state, *feed.at(done))
         done += 1
-        if relocation_due(settings, done):
-            state = relocate(state, settings)
+        if growth_due(settings, done):
+            state = grow(state, settings)
+        if bound_due(settings, done):
+            state = bound_radii(state, feed.cameras, settings)
         if on_step is not None:
             on_step(done, state)
         if on_progress is not None and done % settings.progress_every == 0:

@@ -1,16 +1,19 @@
 """The Flax model: spheres with a shader, seen by a camera."""
 
+import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Int, Key
 
-from ..rendering import render
+from ..rendering import Rendering, Sensor, render
 from ..scene import Spheres, UnconstrainedSpheres
-from ..sensors import PinholeCamera
+from ..sensors import Rays
 from ..shading import EnvironmentMap, PlainColor, SphericalHarmonics, UNet, ViewMLP
 from .settings import FitSettings
 
@@ -37,7 +40,9 @@ class Picture(NamedTuple):
     depth: Float[Array, "*views height width"]
     alpha: Float[Array, "*views height width"]
     view_part: Float[Array, "*views height width 3"] | None = None
-    """What the view weight has added to the colour; costs nothing where `jit` finds it unused."""
+    """What the view weight has added to the colour after the blend, and before it to what each
+    sphere shows, below; costs nothing where `jit` finds it unused."""
+    sphere_part: Float[Array, "*views spheres blended"] | None = None
 
 
 class SphereModel(nnx.Module):
@@ -89,7 +94,7 @@ class SphereModel(nnx.Module):
 
     def __call__(
         self,
-        camera: PinholeCamera,
+        camera: Sensor,
         background: Float[Array, "*views 3"] | None,
         *,
         near: ArrayLike,
@@ -112,16 +117,25 @@ class SphereModel(nnx.Module):
 
         Returns:
             Colour over the background, expected depth, and alpha; differentiable in the
-            parameters, the background and the camera.
+            parameters, the background and the camera. Moving the camera changes the direction in
+            which a sphere is seen, moving the sphere does not: with that gradient lego at half
+            size ends 0.14 dB lower.
 
         Raises:
             ValueError: If there is neither a background nor a backdrop.
         """
         if background is None and self.backdrop is None:
             raise ValueError("background: got none, and the model has no backdrop; give a colour")
-        blended = render(self.spheres(), camera, near=near, far=far, gamma=gamma, kind=kind)
+        rays = camera.rays()
+        spheres = self.spheres()
+        towards = _directions_to(spheres.centers, rays)
+        shown = self.shader.per_sphere(spheres.features, towards, view_weight)
+        part = shown - self.shader.per_sphere(spheres.features, towards, 0.0)
+        part = jnp.broadcast_to(part, (*towards.shape[:-1], part.shape[-1]))
+        look = functools.partial(render, near=near, far=far, gamma=gamma, kind=kind)
+        blended = _blend_shown(look, spheres, shown, camera)
         # Pixels without a ray show the background, whatever the shader makes of a NaN.
-        directions = camera.rays().directions
+        directions = rays.directions
         directions = jnp.where(jnp.isfinite(directions), directions, jnp.zeros_like(directions))
         color = self.shader(blended.features, blended.alpha, directions, view_weight)
         base = self.shader(blended.features, blended.alpha, directions, 0.0)
@@ -134,7 +148,51 @@ class SphereModel(nnx.Module):
         else:
             behind = self.backdrop(directions)
         passed = 1 - blended.alpha[..., None]
-        return Picture(color + passed * behind, blended.depth, blended.alpha, color - base)
+        return Picture(color + passed * behind, blended.depth, blended.alpha, color - base, part)
+
+
+def _blend_shown(
+    look: Callable[[Spheres, Sensor], Rendering],
+    spheres: Spheres,
+    shown: Float[Array, "*views spheres blended"],
+    camera: Sensor,
+) -> Rendering:
+    """Renders spheres that show the same to all views, or something else to each of them."""
+
+    def one(camera, shown):
+        return look(dataclasses.replace(spheres, features=shown), camera)
+
+    if shown.ndim == 2:
+        return one(camera, shown)
+    if shown.shape[0] > 1:
+        return jax.vmap(one)(camera, shown)
+    # A stack of one view needs no batch of scenes.
+    single = one(jax.tree.map(lambda leaf: leaf[0], camera), shown[0])
+    return jax.tree.map(lambda leaf: leaf[None], single)
+
+
+def _directions_to(
+    centers: Float[Array, "spheres 3"], rays: Rays
+) -> Float[Array, "*views spheres 3"]:
+    """Unit vectors to the spheres from each view's sensor.
+
+    A sensor that moves while it measures (a rolling shutter, a spinning lidar) or whose rays are
+    parallel is taken to be at the mean of its rays' origins. Differentiable in the rays only.
+    """
+    first = rays.origins[..., :1, :1, :]
+    # Differences: where all rays start at one place, this is that place and not nearly so.
+    apart = jnp.where(jnp.isfinite(rays.origins), rays.origins - first, 0)
+    origins = (first[..., 0, 0, :] + apart.mean(axis=(-3, -2)))[..., None, :]
+    # A wrong colour is no reason to move a sphere to where it would be seen from elsewhere.
+    centers = jax.lax.stop_gradient(centers)
+    shape = (*origins.shape[:-2], *centers.shape)
+    ahead = jnp.broadcast_to(centers, shape) - jnp.broadcast_to(origins, shape)
+    x, y, z = ahead[..., 0], ahead[..., 1], ahead[..., 2]
+    square = x * x + y * y + z * z
+    # A sphere whose center is the sensor is never drawn: any direction will do.
+    away = square > 0
+    length = jnp.where(away, jnp.sqrt(jnp.where(away, square, 1)), 1)
+    return ahead / length[..., None]
 
 
 def build_shader(settings: FitSettings, key: Key[Array, ""]) -> Any:
@@ -156,7 +214,7 @@ def build_image_shader(settings: FitSettings, channels: int, key: Key[Array, ""]
 
     Args:
         settings: `image_shader` and `degree` are used.
-        channels: Features of each sphere.
+        channels: How many are blended.
         key: Randomness of the weights.
     """
     if settings.image_shader == "none":
@@ -204,7 +262,7 @@ def blank_model(settings: FitSettings) -> SphereModel:
             alive=jnp.ones((count,), bool),
         ),
         shader,
-        image_shader=build_image_shader(settings, shader.channels, jax.random.key(0)),
+        image_shader=build_image_shader(settings, shader.blended, jax.random.key(0)),
         backdrop=build_backdrop(settings),
     )
 
@@ -219,3 +277,13 @@ def view_weight(settings: FitSettings, step: Array, key: Key[Array, ""]) -> Floa
     ramp = jnp.clip((step.astype(jnp.float32) - begin) / (full - begin), 0.0, 1.0)
     kept = jax.random.uniform(key) >= settings.view_dropout
     return jnp.where(kept, ramp, 0.0)
+
+
+def softness(settings: FitSettings, step: Int[Array, ""]) -> Float[Array, ""]:
+    """Computes the gamma of the `softmax` rule at a step: from soft to hard, geometrically.
+
+    A soft blend lets every sphere along a ray learn; a hard one looks like the surface.
+    """
+    done = jnp.clip(step.astype(jnp.float32) / settings.horizon, 0.0, 1.0)
+    ratio = (settings.gamma_final or settings.gamma) / settings.gamma
+    return jnp.float32(settings.gamma) * jnp.float32(ratio) ** done

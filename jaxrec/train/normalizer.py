@@ -6,7 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Float32
 
 from ..scene import Spheres
 from ..sensors import PinholeCamera
@@ -84,6 +84,13 @@ class SceneNormalizer:
         return dataclasses.replace(
             camera, world_from_camera=jnp.asarray(pose, np.asarray(camera.focal).dtype)
         )
+
+    def scene_points(
+        self, positions: Float[np.ndarray, "points 3"]
+    ) -> Float32[np.ndarray, "points 3"]:
+        """Returns positions in the world as they stand in the scene."""
+        moved = (np.asarray(positions, np.float64) - np.asarray(self.center)) * self.scale
+        return moved.astype(np.float32)
 
     def world_spheres(self, spheres: Spheres) -> Spheres:
         """Returns the scene's spheres in world coordinates, as float32 on the host's precision."""

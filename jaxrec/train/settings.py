@@ -9,6 +9,7 @@ from ._check import want as _want
 from .backdrop import Backdrop
 from .depth import DepthLoss
 from .exposure import Exposure
+from .growth import Growth, Relocation, growth_to_dict, growth_type
 from .refinement import CameraRefinement
 
 Preset = Literal["cpu", "gpu"]
@@ -32,6 +33,9 @@ class LearningRates:
     opacities: float = 3e-2
     """Of the logit of the opacities."""
     features: float = 5e-3
+    """Of the first three features of a sphere, its base colour."""
+    features_rest: float = 5e-3
+    """Of the others: coefficients of what depends on the direction, or what a network reads."""
     shader: float = 1e-3
     """Of the weights of networks."""
     backdrop: float = 5e-3
@@ -57,22 +61,6 @@ class LossWeights:
 
 
 @dataclasses.dataclass(frozen=True)
-class Relocation:
-    """When and how spheres that show little are moved to where they are needed."""
-
-    every: int = 100
-    """Steps between relocations; 0 switches them off."""
-    start: float = 0.05
-    """Share of the horizon at which they begin."""
-    stop: float = 0.7
-    """Share of the horizon at which they end."""
-    opacity: float = 0.4
-    """Spheres below this opacity are moved."""
-    share: float = 0.1
-    """Largest share of the spheres moved at once."""
-
-
-@dataclasses.dataclass(frozen=True)
 class FitSettings:
     """How a scene is fitted.
 
@@ -87,11 +75,15 @@ class FitSettings:
     seed: int = 0
     """Every random choice follows from it."""
     spheres: int = 15000
-    """Number of spheres, fixed."""
+    """Largest number of spheres."""
+    first_share: float = 1.0
+    """Share of them that is there at the start; growth adds the others."""
     kind: Literal["alpha", "softmax"] = "alpha"
     """Blending rule of the renderer."""
     gamma: float = 0.1
-    """Softness of the `softmax` rule."""
+    """Softness of the `softmax` rule at the start."""
+    gamma_final: float = 0.0
+    """Softness at the horizon, reached geometrically; 0 keeps it as it is."""
     shader: Literal["plain", "harmonics", "mlp"] = "harmonics"
     """How features become colour."""
     image_shader: Literal["none", "unet"] = "none"
@@ -107,10 +99,17 @@ class FitSettings:
     background: tuple[float, float, float] = (1.0, 1.0, 1.0)
     """Colour behind the scene, in [0, 1]; where a learned backdrop starts."""
     backdrop: Backdrop = Backdrop()
-    initialization: Literal["random", "consistent"] = "consistent"
-    """First depths: at random, or where other views show the same colours."""
+    initialization: Literal["auto", "points", "consistent", "random"] = "consistent"
+    """Where the first spheres are: on the capture's points; where several views show the same
+    colours; or at random depths. `auto` takes the points if they are enough."""
     opacity: float = 0.6
     """Opacity of the first spheres."""
+    smallest_radius: float = 0.0
+    """Least radius, in pixels of the sharpest training view that sees the sphere; 0 for none."""
+    coarse_levels: int = 0
+    """How often images are halved at the start of a fit."""
+    coarse_until: float = 0.3
+    """Share of the horizon at which they have become whole again, one level after the other."""
     views_per_step: int = 1
     """Views of which a step's gradient is the mean."""
     compact_images: bool = False
@@ -121,7 +120,8 @@ class FitSettings:
     """Steps between checkpoints."""
     rates: LearningRates = LearningRates()
     losses: LossWeights = LossWeights()
-    relocation: Relocation = Relocation()
+    growth: Growth = Relocation()
+    """How spheres come, go and move."""
     depth: DepthLoss = DepthLoss()
     exposure: Exposure = Exposure()
     cameras: CameraRefinement = CameraRefinement()
@@ -145,9 +145,16 @@ class FitSettings:
         _want(self.shader in shaders, "shader", self.shader, "plain, harmonics or mlp")
         known = self.image_shader in ("none", "unet")
         _want(known, "image_shader", self.image_shader, "none or unet")
-        ways = ("random", "consistent")
-        _want(self.initialization in ways, "initialization", self.initialization, "one of them")
+        ways = ("auto", "points", "consistent", "random")
+        wanted = ", ".join(ways)
+        _want(self.initialization in ways, "initialization", self.initialization, wanted)
         _want(1e-5 <= self.gamma <= 1, "gamma", self.gamma, "1e-5 to 1")
+        final = self.gamma_final
+        _want(final == 0 or 1e-5 <= final <= 1, "gamma_final", final, "0, or 1e-5 to 1")
+        smallest = self.smallest_radius
+        _want(0 <= smallest < math.inf, "smallest_radius", smallest, ">= 0")
+        _want(0 <= self.coarse_levels <= 8, "coarse_levels", self.coarse_levels, "0 to 8")
+        _want(0 <= self.coarse_until <= 1, "coarse_until", self.coarse_until, "0 to 1")
         _want(0 <= self.degree <= 3, "degree", self.degree, "0 to 3")
         _want(0 < self.opacity < 1, "opacity", self.opacity, "between 0 and 1")
         _want(0 <= self.view_dropout <= 1, "view_dropout", self.view_dropout, "0 to 1")
@@ -161,9 +168,12 @@ class FitSettings:
             _want(math.isfinite(weight) and weight >= 0, f"losses.{name}", weight, ">= 0")
         _want(self.losses.d_ssim <= 1, "losses.d_ssim", self.losses.d_ssim, "0 to 1")
         _want(self.losses.mse <= 1, "losses.mse", self.losses.mse, "0 to 1")
-        _want(self.relocation.every >= 0, "relocation.every", self.relocation.every, ">= 0")
-        share = self.relocation.share
-        _want(0 < share <= 1, "relocation.share", share, "above 0, at most 1")
+        _want(0 < self.first_share <= 1, "first_share", self.first_share, "above 0, at most 1")
+
+    @property
+    def first_spheres(self) -> int:
+        """Number of spheres at the start."""
+        return max(1, round(self.first_share * self.spheres))
 
     @classmethod
     def preset(cls, name: Preset, **changes: Any) -> "FitSettings":
@@ -171,7 +181,7 @@ class FitSettings:
 
         Args:
             name: "cpu" fits 15 000 spheres to views of about 200 x 200 pixels in minutes on two
-                cores; "gpu" 200 000 spheres to views of about 1000 x 1000.
+                cores; "gpu" 500 000 spheres to views of about 1000 x 1000.
             **changes: Settings to use instead of the preset's.
 
         Raises:
@@ -181,10 +191,11 @@ class FitSettings:
             return cls(**changes)
         if name == "gpu":
             gpu: dict[str, Any] = {
-                "steps": 10_000,
-                "spheres": 200_000,
-                "degree": 2,
-                "rates": LearningRates(centers=5e-4),
+                "steps": 7000,
+                "spheres": 500_000,
+                "degree": 3,
+                "rates": LearningRates(centers=5e-4, features_rest=1e-3),
+                "growth": Relocation(draw="gradient"),
             }
             return cls(**(gpu | changes))
         raise ValueError(f"preset: got {name!r}, want 'cpu' or 'gpu'")
@@ -192,7 +203,8 @@ class FitSettings:
     def to_dict(self) -> dict[str, Any]:
         """Returns nested dictionaries of numbers, strings and lists, fit for JSON and YAML."""
         fields = dataclasses.asdict(self)
-        return {**fields, "background": list(self.background)}
+        growth = growth_to_dict(self.growth)
+        return {**fields, "background": list(self.background), "growth": growth}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "FitSettings":
@@ -204,13 +216,16 @@ class FitSettings:
         groups = {
             "rates": LearningRates,
             "losses": LossWeights,
-            "relocation": Relocation,
             "backdrop": Backdrop,
             "depth": DepthLoss,
             "exposure": Exposure,
             "cameras": CameraRefinement,
         }
         values = dict(values)
+        # The only rule there was had a name of its own.
+        growth = dict(values.pop("growth", {"rule": "relocation", **values.pop("relocation", {})}))
+        groups["growth"] = growth_type(growth.pop("rule", None))
+        values["growth"] = growth
         for name, group in groups.items():
             if name in values:
                 values[name] = _build(group, values[name], f"{name}.")

@@ -72,8 +72,8 @@ class FitState:
         )
 
     def step_keys(self, step: Int[Array, ""]) -> Key[Array, " uses"]:
-        """Returns the randomness of one step: background, view weight and relocation."""
-        return jax.random.split(jax.random.fold_in(self.key, step), 3)
+        """Returns the randomness of one step: background, view weight, growth, noise."""
+        return jax.random.split(jax.random.fold_in(self.key, step), 4)
 
     def model(self, settings: FitSettings) -> SphereModel:
         """Returns the model with the state's parameters, for inspection and rendering."""

@@ -13,9 +13,10 @@ from jaxtyping import Array, Float, Int
 
 from .. import losses
 from .batches import FrameStack, Views, take_views
+from .density import agitate
 from .depth import axial_depth, depth_cost
 from .exposure import expose, total_variation
-from .model import SphereModel, view_weight
+from .model import SphereModel, softness, view_weight
 from .normalizer import SceneNormalizer
 from .optimizer import make_optimizer
 from .settings import FitSettings
@@ -35,8 +36,8 @@ def make_step(settings: FitSettings, normalizer: SceneNormalizer) -> Step:
     Returns:
         `step(state, stack, index) -> (state, metrics)`. The state that goes in is donated and dead
         afterwards. Metrics stay on the device: `loss`, its terms, `psnr` of the step's views and
-        `spheres`, the number alive. Nothing is read back to the host. Relocation is a call of its
-        own (see `relocate`).
+        `spheres`, the number alive. Nothing is read back to the host. Growth is a call of its own
+        (see `grow`).
     """
     # Settings that do not reach the step, so that fits which differ in them share one program.
     shared = dataclasses.replace(settings, steps=1, seed=0, progress_every=1, save_every=1)
@@ -64,6 +65,7 @@ def _step(
     if settings.backdrop.shape is None:
         backgrounds = _backgrounds(settings, keys[0], index.shape[0])
     weight = view_weight(settings, state.step, keys[1])
+    drawn = (*limits, softness(settings, state.step))
 
     def objective(params, taken):
         if settings.backdrop.kind == "picture":
@@ -73,7 +75,7 @@ def _step(
         cameras = learned.cameras(settings, views.cameras, views.numbers, taken)
         refined = dataclasses.replace(views, cameras=cameras)
         exposures = learned.exposures(taken)
-        return _objective(settings, limits, model, refined, backgrounds, weight, exposures)
+        return _objective(settings, drawn, model, refined, backgrounds, weight, exposures)
 
     taken = state.calibration.take(views.numbers)
     differentiated = jax.value_and_grad(objective, argnums=(0, 1), has_aux=True)
@@ -82,6 +84,7 @@ def _step(
     with jax.numpy_dtype_promotion("standard"):
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
         params = optax.apply_updates(state.params, updates)
+    params = agitate(params, settings, state.step, keys[3])
     calibration = state.calibration.moved(settings, state.step, views.numbers, of_images)
     state = FitState(params, state.alive, optimizer_state, state.step + 1, state.key, calibration)
     alive = state.alive.sum().astype(jnp.float32)
@@ -90,19 +93,20 @@ def _step(
 
 def _objective(
     settings: FitSettings,
-    limits: tuple[Array, ...],
+    drawn: tuple[Array, ...],
     model: SphereModel,
     views: Views,
     backgrounds: Array | None,
     weight: Array,
     exposures: Array | None,
 ) -> tuple[Array, Metrics]:
+    near, far, scale, gamma = drawn
     picture = model(
         views.cameras,
         backgrounds,
-        near=limits[0],
-        far=limits[1],
-        gamma=settings.gamma,
+        near=near,
+        far=far,
+        gamma=gamma,
         kind=settings.kind,
         view_weight=weight,
     )
@@ -139,14 +143,16 @@ def _objective(
         terms["entropy"] = losses.opacity_entropy(spheres.opacities, spheres.alive)
         weights["entropy"] = settings.losses.entropy
     if settings.depth.weight > 0 and views.depths is not None:
-        metres = axial_depth(picture.depth, views.cameras) / limits[2]
+        metres = axial_depth(picture.depth, views.cameras) / scale
         terms["depth"] = depth_cost(
             settings.depth, metres, picture.alpha, views.depths, views.masks
         )
         weights["depth"] = settings.depth.weight
     if settings.losses.view > 0:
-        assert picture.view_part is not None
+        assert picture.view_part is not None and picture.sphere_part is not None
+        alive = jnp.broadcast_to(model.alive[...], picture.sphere_part.shape[:-1])
         terms["view"] = losses.energy(picture.view_part, views.masks)
+        terms["view"] += losses.energy(picture.sphere_part, alive)
         weights["view"] = settings.losses.view
     if exposures is not None and settings.exposure.kind == "grid":
         terms["exposure"] = total_variation(exposures)
