@@ -42,14 +42,43 @@ def test_frames(folder):
 def test_what_is_not_used(folder):
     np.savetxt(folder / "frame-000003.pose.txt", np.full((4, 4), -np.inf))
     (folder / "frame-000005.pose.txt").unlink()
-    write_image(folder / "frame-000006.depth.png")
     capture = open_capture(folder)
     assert len(capture.frames) == 8
-    assert capture.messages[:3] == [
+    assert capture.messages[:2] == [
         "not used, as their poses are not finite: frame-000003",
         "not used, as they have no pose: frame-000005",
-        "depth maps are not used (1)",
     ]
+
+
+def write_depth(folder, index, millimetres):
+    Image.fromarray(millimetres.astype(np.uint16)).save(folder / f"frame-{index:06d}.depth.png")
+
+
+@pytest.mark.parametrize("memory", [None, 1])
+def test_depth_maps(folder, memory):
+    millimetres = 1000 + np.arange(HEIGHT * WIDTH).reshape(HEIGHT, WIDTH)
+    millimetres[2, 3], millimetres[4, 5] = 0, 2**16 - 1
+    write_depth(folder, 6, millimetres)
+    capture = open_capture(folder, image_memory=memory)
+    assert "1 of 10 frames have a depth map" in capture.messages
+    measured = {view.name: view.depth for view in capture.frames if view.depth is not None}
+    assert set(measured) == {"frame-000006.color.png"}
+    [depth] = measured.values()
+    assert depth.dtype == np.float32 and depth[2, 3] == depth[4, 5] == 0
+    expected = np.where((millimetres == 0) | (millimetres == 2**16 - 1), 0, millimetres / 1000)
+    np.testing.assert_allclose(depth, expected, rtol=1e-6)
+    # Picked, never mixed.
+    halves = open_capture(folder, downscale=2, image_memory=memory).frames
+    [half] = [view.depth for view in halves if view.depth is not None]
+    assert half.shape == (HEIGHT // 2, WIDTH // 2) and np.isin(half, depth).all()
+
+
+def test_bad_depth_maps(folder):
+    file = folder / "frame-000006.depth.png"
+    write_image(file)
+    assert_error(folder, f"{file}: the depth map holds RGB of 8 bits; wanted one channel")
+    write_depth(folder, 6, np.ones((HEIGHT, WIDTH + 1)))
+    assert_error(folder, f"{file}: the depth map has {WIDTH + 1} x {HEIGHT} pixels, its image")
 
 
 def test_a_transforms_file_comes_first(folder):
@@ -109,7 +138,7 @@ def test_a_real_capture(shared):
     folder = shared / "data" / "sevenscenes_rgbd"
     capture = open_capture(folder, downscale=2)
     assert (len(capture.train), len(capture.test)) == (28, 4)
-    assert "depth maps are not used (32)" in capture.messages
+    assert "32 of 32 frames have a depth map" in capture.messages
     frames = sorted(capture.frames, key=lambda view: view.name)
     for view in frames:
         assert view.image.shape == (240, 320, 3)

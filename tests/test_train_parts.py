@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from jaxrec.scene import Spheres
-from jaxrec.sensors import PinholeCamera, look_at
+from jaxrec.sensors import Frame, PinholeCamera, look_at
 from jaxrec.shading import PlainColor
 from jaxrec.train import (
     Edit,
@@ -23,8 +23,10 @@ from jaxrec.train import (
     SceneNormalizer,
     SphereModel,
     apply_edit,
+    depth_points,
     grow,
     growth_due,
+    initial_spheres,
     make_optimizer,
     make_record,
     plan_relocation,
@@ -47,6 +49,35 @@ def camera_at(angle):
 
 
 # ---- coordinates
+
+
+def test_measured_depths_give_points_on_what_was_measured():
+    # A plane across the axis of each camera, 3 m ahead, with some pixels unmeasured or masked.
+    random = np.random.default_rng(0)
+    frames = []
+    for angle in (0.0, 1.0):
+        depth = np.full((32, 32), 3.0, np.float32)
+        depth[:, :8], depth[:, 8:12] = 0, np.nan
+        mask = np.ones((32, 32), bool)
+        mask[16:] = False
+        image = random.random((32, 32, 3), np.float32)
+        frames.append(Frame(camera_at(angle), image, mask=mask, depth=depth))
+    points = depth_points(frames, 100, random)
+    assert points is not None and points.positions.shape == points.colors.shape == (100, 3)
+    for frame, half in zip(frames, (slice(None, 50), slice(50, None)), strict=True):
+        pixels, ahead = frame.camera.project(jnp.asarray(points.positions[half]))
+        np.testing.assert_allclose(ahead, 3, atol=1e-5)
+        columns, rows = np.floor(np.asarray(pixels)).astype(int).T
+        assert columns.min() >= 12 and rows.max() < 16
+        np.testing.assert_array_equal(points.colors[half], frame.image[rows, columns])
+    assert depth_points([dataclasses.replace(frames[0], depth=None)], 10, random) is None
+    settings = FitSettings(spheres=60, shader="plain", initialization="points")
+    spheres = initial_spheres(frames, NORMALIZER, settings, PlainColor(), jax.random.key(0))
+    placed = NORMALIZER.world_spheres(spheres).centers
+    toward = np.asarray(frames[0].camera.world_from_camera)
+    other = np.asarray(frames[1].camera.world_from_camera)
+    depths = [(np.asarray(placed) - pose[:3, 3]) @ pose[:3, 2] for pose in (toward, other)]
+    assert (np.abs(np.stack(depths) - 3).min(axis=0) < 1e-4).all()
 
 
 def test_cameras_that_look_at_a_place_put_it_at_the_origin():

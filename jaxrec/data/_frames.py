@@ -7,15 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Float32
 
-from ..sensors import PinholeCamera
+from ..sensors import Frame, PinholeCamera
 from ._document import Fields, load_document
 from ._images import (
     EXTENSIONS,
     find_image,
     image_size,
+    read_depth,
     read_image,
     read_mask,
     shrink_color,
+    shrink_depth,
     shrink_mask,
 )
 from ._intrinsics import Intrinsics, resolve_intrinsics, shared_pixel_fields
@@ -34,6 +36,7 @@ class Listing:
     mask: pathlib.Path | None
     camera_to_world: Float[np.ndarray, "4 4"]  # OpenGL axes: x right, y up, z back.
     intrinsics: Intrinsics
+    depth: pathlib.Path | None = None
 
 
 def list_frames(file: pathlib.Path, *, ignore_distortion: bool = False) -> list[Listing]:
@@ -127,11 +130,17 @@ class Pixels:
     color: Float32[np.ndarray, "height width 3"]
     alpha: Float32[np.ndarray, "height width"] | None
     mask: Bool[np.ndarray, "height width"] | None
+    depth: Float32[np.ndarray, "height width"] | None = None
 
     @property
     def transparent(self) -> bool:
         """Whether something is cut out."""
         return self.alpha is not None and bool((self.alpha < 1).any())
+
+    def frame(self, camera: PinholeCamera, name: str, transparent: bool) -> Frame:
+        """These pixels as a frame of a capture whose frames all have alpha, or none of them."""
+        alpha = self.alpha_for(transparent)
+        return Frame(camera, self.color, alpha, self.mask, name, self.depth)
 
     def alpha_for(self, transparent: bool) -> Float32[np.ndarray, "height width"] | None:
         """The alpha in a capture whose frames all have one, or none of them."""
@@ -146,9 +155,9 @@ def final_size(listing: Listing, downscale: int) -> tuple[int, int]:
 
 
 def pixel_bytes(listing: Listing, downscale: int) -> int:
-    """Bytes that the pixels of a frame take at most: colour and alpha in float32, and a mask."""
+    """Bytes that a frame takes at most: colour, alpha and depth in float32, and a mask."""
     width, height = final_size(listing, downscale)
-    return width * height * (16 + (listing.mask is not None))
+    return width * height * (16 + (listing.mask is not None) + 4 * (listing.depth is not None))
 
 
 def read_pixels(listing: Listing, reading: Reading) -> Pixels:
@@ -167,11 +176,22 @@ def read_pixels(listing: Listing, reading: Reading) -> Pixels:
     mask = None if listing.mask is None else _mask(listing, listing.mask, size)
     if mask is not None and reading.mask_invert:
         mask = ~mask
+    depth = None if listing.depth is None else _depth(listing.depth, size)
     if reading.downscale > 1:
         width, height = final_size(listing, reading.downscale)
         color, alpha = shrink_color(color, alpha, width=width, height=height)
         mask = None if mask is None else shrink_mask(mask, width=width, height=height)
-    return Pixels(color, alpha, mask)
+        depth = None if depth is None else shrink_depth(depth, width=width, height=height)
+    return Pixels(color, alpha, mask, depth)
+
+
+def _depth(file: pathlib.Path, size: tuple[int, int]) -> Float32[np.ndarray, "height width"]:
+    depth = read_depth(file)
+    height, width = depth.shape
+    if (width, height) != size:
+        found = f"the depth map has {width} x {height} pixels, its image {size[0]} x {size[1]}"
+        raise CaptureError(file, "", found, "give depths of the pixels of the colour image")
+    return depth
 
 
 def _mask(

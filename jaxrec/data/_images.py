@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Float32
 
 from .errors import CaptureError
 
@@ -102,6 +102,31 @@ def read_mask(file: pathlib.Path) -> Bool[np.ndarray, "height width"]:
     if not wide:
         values = values.max(axis=-1)
     return values > (0.5 * values.max(initial=0) if inexact else 0)
+
+
+def read_depth(file: pathlib.Path) -> Float32[np.ndarray, "height width"]:
+    """Decodes a depth map in whole millimetres to metres, 0 where nothing was measured.
+
+    Cameras write 0 there, or the largest number of 16 bits.
+
+    Raises:
+        CaptureError: the file is no image, is truncated, or is no image of integers.
+    """
+    with _opened(file) as picture:
+        if not picture.mode.startswith("I"):
+            found = f"the depth map holds {picture.mode} of 8 bits"
+            raise CaptureError(file, "", found, "wanted one channel of 16 bits, in millimetres")
+        values = np.asarray(picture).astype(np.float32)
+    return np.where(values == 2**16 - 1, np.float32(0), values / np.float32(1000))
+
+
+def shrink_depth(
+    depth: Float32[np.ndarray, "height width"], *, width: int, height: int
+) -> Float32[np.ndarray, "h w"]:
+    """Resizes a depth map by picking: a mean over an edge is the depth of nothing."""
+    rows = ((np.arange(height) + 0.5) * depth.shape[0] / height).astype(np.int64)
+    columns = ((np.arange(width) + 0.5) * depth.shape[1] / width).astype(np.int64)
+    return np.ascontiguousarray(depth[rows[:, None], columns])
 
 
 def shrink_color(

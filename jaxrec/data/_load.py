@@ -80,7 +80,7 @@ def load_capture(
             pixels = list(pool.map(lambda listing: read_pixels(listing, reading), listings))
         transparent = any(part.transparent for part in pixels)
         frames: list[Frame] = [
-            Frame(camera, part.color, part.alpha_for(transparent), part.mask, listing.name)
+            part.frame(camera, listing.name, transparent)
             for camera, part, listing in zip(cameras, pixels, listings, strict=True)
         ]
     else:

@@ -29,7 +29,8 @@ def read_rgbd(folder: pathlib.Path, reading: Reading) -> Capture:
 
     A frame is `NAME.color.jpg` (or another kind of image) and `NAME.pose.txt`: camera to world,
     in metres, with OpenCV axes. `camera-intrinsics.txt` holds K, in pixels of the colour images
-    from the corner of the first pixel. Depth maps are not used.
+    from the corner of the first pixel. `NAME.depth.png`, if it is there, holds depths along the
+    optical axis in whole millimetres; 0 and 65535 are not measured.
 
     Args:
         folder: holds all the files.
@@ -60,9 +61,9 @@ def read_rgbd(folder: pathlib.Path, reading: Reading) -> Capture:
     ):
         if names:
             messages.append(f"not used, as {reason}: {listed(sorted(names))}")
-    depths = len(list(folder.glob(f"*{_DEPTH}.*")))
+    depths = sum(listing.depth is not None for listing in listings)
     if depths:
-        messages.append(f"depth maps are not used ({depths})")
+        messages.append(f"{depths} of {len(listings)} frames have a depth map")
     return unsplit_capture(
         listings,
         folder,
@@ -83,6 +84,7 @@ def _listing(
         found = f"no image {name + _COLOR}.jpg (nor .png) beside it"
         raise CaptureError(file, "", found, "copy the image there, or remove this file")
     width, height = image_size(image)
+    depth = file.parent / f"{name}{_DEPTH}.png"
     return Listing(
         fields=fields,
         name=image.name,
@@ -92,6 +94,7 @@ def _listing(
         intrinsics=resolve_intrinsics(
             intrinsics, intrinsics, width=width, height=height, image=image.name
         ),
+        depth=depth if depth.is_file() else None,
     )
 
 

@@ -66,6 +66,10 @@ class PixelStore:
         """The alpha of a frame: of all of them or of none."""
         return pixels.alpha_for(self._transparent)
 
+    def frame(self, index: int, camera: PinholeCamera, name: str) -> Frame:
+        """A frame that holds its pixels."""
+        return self.get(index).frame(camera, name, self._transparent)
+
     def _begin(self, index: int) -> "concurrent.futures.Future[Pixels]":
         with self._lock:
             future = self._held.get(index)
@@ -133,6 +137,11 @@ class StoredFrame(Frame):
         return self._store.get(self._index).mask
 
     @property
+    def depth(self) -> Float32[np.ndarray, "height width"] | None:  # pyright: ignore
+        """Measured depth in metres, 0 where there is none; or none at all."""
+        return self._store.get(self._index).depth
+
+    @property
     def in_memory(self) -> bool:
         """Always false."""
         return False
@@ -143,6 +152,4 @@ class StoredFrame(Frame):
 
     def load(self) -> Frame:
         """Reads the pixels into a frame that keeps them."""
-        pixels = self._store.get(self._index)
-        alpha = self._store.alpha(pixels)
-        return Frame(self.camera, pixels.color, alpha, pixels.mask, self.name)
+        return self._store.frame(self._index, self.camera, self.name)

@@ -40,7 +40,11 @@ from .growth import (
     NoGrowth as NoGrowth,
     Relocation as Relocation,
 )
-from .initialize import Points as Points, initial_spheres as initial_spheres
+from .initialize import (
+    Points as Points,
+    depth_points as depth_points,
+    initial_spheres as initial_spheres,
+)
 from .loop import fit as fit, start as start
 from .model import Picture as Picture, SphereModel as SphereModel, build_shader as build_shader
 from .normalizer import SceneNormalizer as SceneNormalizer

@@ -12,6 +12,9 @@ from ..sensors import PinholeCamera
 from ._check import want
 
 
+_LEAST_ALPHA = 0.05
+
+
 @dataclasses.dataclass(frozen=True)
 class DepthLoss:
     """How the difference from measured depths counts; frames without depth do not take part."""
@@ -32,6 +35,13 @@ class DepthLoss:
         spaces = ("metres", "disparity")
         want(self.space in spaces, "depth.space", self.space, "metres or disparity")
         want(0 < self.width < np.inf, "depth.width", self.width, "> 0")
+
+
+def mean_depth(
+    depth: Float[Array, "views height width"], alpha: Float[Array, "views height width"]
+) -> Float[Array, "views height width"]:
+    """Turns depths that are blended over nothing into those of what is there."""
+    return depth / jnp.maximum(alpha, _LEAST_ALPHA)
 
 
 def axial_depth(
@@ -57,14 +67,14 @@ def depth_cost(
     Args:
         settings: Which difference.
         rendered: Depths along the optical axis in metres.
-        alpha: Where it is 0, nothing was rendered, and nothing is compared.
+        alpha: Where it is below 0.05, hardly anything was rendered, and nothing is compared.
         measured: Depths in metres; not compared where they are not finite or not positive.
         mask: Which pixels count, or how much; all if None.
 
     Returns:
         The mean over the pixels that count, differentiable in `rendered`; 0 if there are none.
     """
-    valid = jnp.isfinite(measured) & (measured > 0) & (alpha > 0) & (rendered > 0)
+    valid = jnp.isfinite(measured) & (measured > 0) & (alpha >= _LEAST_ALPHA) & (rendered > 0)
     # Replaced before the arithmetic: the gradient of an unused branch must not be NaN.
     one = jnp.ones_like(rendered)
     rendered, measured = (jnp.where(valid, depth, one) for depth in (rendered, measured))

@@ -1,7 +1,7 @@
 """Where optimisation starts: coloured points seen by the training images."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 import numpy as np
@@ -68,13 +68,16 @@ def initial_spheres(
         settings: `spheres`, `first_share`, `seed`, `initialization` and `opacity` are used.
         shader: Gives the spheres the features that show their colours.
         key: Randomness of those features.
-        points: What is known of the scene's shape, from the same frames.
+        points: What is known of the scene's shape, from the same frames. Where it is not given,
+            measured depths of the frames take its place.
 
     Raises:
         ValueError: If no pixel may be used, or points are wanted and there are none.
     """
     random = np.random.default_rng([settings.seed, 1])
     count = settings.first_spheres
+    if points is None and settings.initialization in ("points", "auto"):
+        points = depth_points(frames, count, random)
     parts = [_known(points, normalizer, settings.initialization, count, random)]
     parts += _scattered(frames, normalizer, settings, count - len(parts[0][0]), random)
     places = np.concatenate([part[0] for part in parts])
@@ -86,6 +89,51 @@ def initial_spheres(
         shader.initial_features(colors, key),
         # Rays that lead nowhere may leave fewer points; growth fills the rest.
         capacity=settings.spheres,
+    )
+
+
+class DepthPoints(NamedTuple):
+    """Places in the world that pixels with a measured depth show. See `Points`."""
+
+    positions: Float32[np.ndarray, "points 3"]
+    colors: Float32[np.ndarray, "points 3"]
+
+
+def depth_points(
+    frames: Sequence[Frame], count: int, random: np.random.Generator
+) -> DepthPoints | None:
+    """Picks pixels whose depth was measured, and finds what they show.
+
+    Args:
+        frames: What was measured.
+        count: How many to pick, as many from each frame.
+        random: Which ones.
+
+    Returns:
+        Points in the frames' own world; None if no frame has a depth that may be used.
+    """
+    measured = [frame for frame in frames if frame.depth is not None]
+    positions, colors = [], []
+    for frame in measured:
+        depth = np.asarray(frame.depth)
+        usable = np.isfinite(depth) & (depth > 0)
+        if frame.mask is not None:
+            usable &= frame.mask
+        rows, columns = np.nonzero(usable)
+        each = min(-(-count // len(measured)), len(rows))
+        chosen = random.choice(len(rows), each, replace=False)
+        rows, columns = rows[chosen], columns[chosen]
+        centers = np.stack([columns, rows], axis=-1).astype(np.float32) + np.float32(0.5)
+        rays = frame.camera.rays(jnp.asarray(centers))
+        directions = np.asarray(rays.directions)
+        ahead = directions @ np.asarray(frame.camera.world_from_camera)[:3, 2]
+        along = (depth[rows, columns] / ahead)[:, None]
+        positions.append(np.asarray(rays.origins) + along * directions)
+        colors.append(frame.image[rows, columns])
+    if not sum(map(len, positions)):
+        return None
+    return DepthPoints(
+        np.concatenate(positions).astype(np.float32), np.concatenate(colors).astype(np.float32)
     )
 
 

@@ -100,8 +100,9 @@ class FitSettings:
     """Colour behind the scene, in [0, 1]; where a learned backdrop starts."""
     backdrop: Backdrop = Backdrop()
     initialization: Literal["auto", "points", "consistent", "random"] = "consistent"
-    """Where the first spheres are: on the capture's points; where several views show the same
-    colours; or at random depths. `auto` takes the points if they are enough."""
+    """Where the first spheres are: on the capture's points, or else at measured depths; where
+    several views show the same colours; or at random depths. `auto` takes points if they are
+    enough."""
     opacity: float = 0.6
     """Opacity of the first spheres."""
     smallest_radius: float = 0.0
