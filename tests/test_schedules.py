@@ -12,6 +12,7 @@ from jaxrec.scene import Spheres
 from jaxrec.sensors import Frame, PinholeCamera, look_at
 from jaxrec.shading import PlainColor
 from jaxrec.train import (
+    Backdrop,
     FitSettings,
     FitState,
     SceneNormalizer,
@@ -91,7 +92,7 @@ def test_a_fit_goes_through_all_levels():
         frames.append(Frame(camera_at(distance, size=(48, 48)), np.asarray(seen.features)))
     settings = FitSettings(
         steps=20, spheres=60, shader="plain", coarse_levels=1, coarse_until=0.5, progress_every=1,
-        random_background=False, background=(0.0, 0.0, 0.0), smallest_radius=0.5,
+        backdrop=Backdrop(kind="constant"), background=(0.0, 0.0, 0.0), smallest_radius=0.5,
     )  # fmt: skip
     losses = []
     whole = fit(frames, settings, on_progress=lambda _, metrics: losses.append(metrics["loss"]))
