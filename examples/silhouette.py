@@ -178,10 +178,10 @@ def main(arguments: Sequence[str] | None = None) -> float:
     """Reads the command line and runs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder for the picture")
-    parser.add_argument("--spheres", type=_positive, default=1000, help="of the ball")
-    parser.add_argument("--views", type=_positive, default=20, help="silhouettes to fit")
-    parser.add_argument("--size", type=_positive, default=64, help="side of a view in pixels")
-    parser.add_argument("--steps", type=_positive, default=300, help="of the optimiser")
+    parser.add_argument("--spheres", type=positive, default=1000, help="of the ball")
+    parser.add_argument("--views", type=positive, default=20, help="silhouettes to fit")
+    parser.add_argument("--size", type=positive, default=64, help="side of a view in pixels")
+    parser.add_argument("--steps", type=positive, default=300, help="of the optimiser")
     options = vars(parser.parse_args(arguments))
     out = options.pop("out")
     try:
@@ -191,7 +191,8 @@ def main(arguments: Sequence[str] | None = None) -> float:
     return run(out, **options)
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """Reads a whole number of at least 1 from the command line."""
     if not text.isascii() or not text.isdigit() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"got {text!r}; give a whole number of at least 1")
     return int(text)
