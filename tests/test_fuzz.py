@@ -1,6 +1,6 @@
 """Random settings on random and degenerate scenes: no value may cease to be finite.
 
-`pytest -m slow tests/test_fuzz.py` runs 100 fits of 300 steps each; `-k 'long and 17'` one of them.
+`pytest -m long tests/test_fuzz.py` runs 100 fits of 300 steps each; `-k 'long and 17'` one of them.
 """
 
 import dataclasses
@@ -471,6 +471,7 @@ def test_short_fits_stay_finite(seed, quick_compilation):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(100))
 def test_long_fits_stay_finite(seed):
     check_fit(seed, 300)

@@ -371,6 +371,12 @@ def test_known_points_come_first(frames, normalizer, known):
     np.testing.assert_array_equal(spheres["auto"].centers, spheres[chosen].centers)
 
 
+def test_levels_that_leave_no_image_are_named(frames, normalizer):
+    deep = dataclasses.replace(SMALL, coarse_levels=8)
+    with pytest.raises(ValueError, match="coarse_levels: got 8 for images of"):
+        start(frames, deep, normalizer)
+
+
 def test_points_that_are_wanted_and_missing_are_named(frames, normalizer):
     wanting = dataclasses.replace(SMALL, initialization="points")
     with pytest.raises(ValueError, match="initialization: got points, but the capture has none"):

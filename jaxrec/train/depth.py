@@ -11,7 +11,6 @@ from .. import losses
 from ..sensors import PinholeCamera
 from ._check import want
 
-
 _LEAST_ALPHA = 0.05
 
 

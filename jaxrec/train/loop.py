@@ -47,6 +47,7 @@ def start(
     if not frames:
         raise ValueError("frames: got none, want at least one")
     _check_backdrop(frames, settings, picture)
+    _check_levels(frames, settings)
     if normalizer is None:
         known = None if points is None else points.positions
         cameras = [frame.camera for frame in frames]
@@ -139,6 +140,17 @@ def _check_backdrop(frames: Sequence[Frame], settings: FitSettings, picture: Any
         )
     if kind == "picture" and picture is None:
         raise ValueError("picture: got none for backdrop.kind picture; give its texels")
+
+
+def _check_levels(frames: Sequence[Frame], settings: FitSettings) -> None:
+    side = min(min(frame.camera.width, frame.camera.height) for frame in frames)
+    # The window of D-SSIM.
+    least = 11 if settings.losses.d_ssim > 0 else 1
+    if settings.coarse_levels > 0 and side >> settings.coarse_levels < least:
+        raise ValueError(
+            f"coarse_levels: got {settings.coarse_levels} for images of {side} pixels, which leave "
+            f"{side >> settings.coarse_levels}; want at least {least}"
+        )
 
 
 def _on_host(metrics: Mapping[str, Any]) -> dict[str, float]:
