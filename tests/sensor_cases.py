@@ -5,7 +5,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrec.geometry import matrix_from_axis_angle, rigid
-from jaxrec.sensors import OrthographicCamera, PinholeCamera, PulsarCamera
+from jaxrec.sensors import (
+    EquirectangularLens,
+    FisheyeLens,
+    FThetaBackwardLens,
+    FThetaLens,
+    LensCamera,
+    OrthographicCamera,
+    PinholeCamera,
+    PulsarCamera,
+    RationalLens,
+    WindshieldLens,
+)
 
 # instant-ngp's fox, and lenses that bend more than any photographer accepts.
 FOX = (0.0578421, -0.0805099, -0.000980296, 0.00015575, 0.0)
@@ -39,6 +50,55 @@ def pinhole(lens=None, dtype=jnp.float32, width=9, height=7):
     )
 
 
+FOCAL, PRINCIPAL = np.array([8.0, 8.5]), np.array([4.2, 3.6])
+LINEAR = np.array([[1.02, 0.01], [-0.02, 1.0]])
+
+
+def arrays(dtype, *values):
+    return [jnp.asarray(np.asarray(value), dtype) for value in values]
+
+
+def rational(dtype=jnp.float32):
+    radial, prism = (0.3, -0.1, 0.02, 0.5, 0.04, -0.01), (0.01, -0.004, -0.008, 0.002)
+    return RationalLens(*arrays(dtype, FOCAL, PRINCIPAL, radial, (0.004, -0.003), prism))
+
+
+def fisheye(dtype=jnp.float32):
+    coefficients = (0.1, -0.04, 0.02, -0.006)
+    return FisheyeLens(*arrays(dtype, FOCAL, PRINCIPAL, coefficients, 2.8))
+
+
+def ftheta(dtype=jnp.float32):
+    coefficients = (0.0, 7.0, 0.1, -0.15, 0.05, -0.01)
+    return FThetaLens(*arrays(dtype, PRINCIPAL, coefficients, 3.0, LINEAR))
+
+
+def ftheta_backward(dtype=jnp.float32):
+    # The distance is measured in units of 6 pixels; the corners look back.
+    coefficients = (0.0, 1.9, 0.1, 0.05, -0.02, 0.01)
+    return FThetaBackwardLens(*arrays(dtype, PRINCIPAL, coefficients, 3.1, 6 * LINEAR))
+
+
+def windshield(dtype=jnp.float32):
+    horizontal = (0.004, 1.01, 0.02, -0.03, 0.006, 0.01, 0.02, -0.01, 0.03, 0.004)
+    vertical = (-0.003, 0.005, 0.01, 0.99, -0.02, 0.03)
+    return WindshieldLens(rational(dtype), *arrays(dtype, horizontal, vertical))
+
+
+LENS_VALUES = {
+    "rational": rational,
+    "fisheye": fisheye,
+    "ftheta": ftheta,
+    "ftheta-backward": ftheta_backward,
+    "windshield": windshield,
+    "equirectangular": lambda dtype=jnp.float32: EquirectangularLens.full(9, 7, dtype),
+}
+
+
+def with_lens(lens, dtype=jnp.float32):
+    return LensCamera(pose(dtype), lens(dtype), width=9, height=7)
+
+
 def orthographic(dtype=jnp.float32):
     return OrthographicCamera(pose(dtype), jnp.asarray(0.25, dtype), width=9, height=7)
 
@@ -56,6 +116,10 @@ SENSORS = {
     **{
         f"pinhole-{name}": lambda lens=lens, **kwargs: pinhole(lens, **kwargs)
         for name, lens in LENSES.items()
+    },
+    **{
+        name: lambda lens=lens, **kwargs: with_lens(lens, **kwargs)
+        for name, lens in LENS_VALUES.items()
     },
     "orthographic": orthographic,
     "pulsar": pulsar,
