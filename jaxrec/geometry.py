@@ -176,6 +176,81 @@ def rotate(
     return x * columns[0] + y * columns[1] + z * columns[2]
 
 
+def multiply(
+    first: Float[Array, "*batch 3 3"], second: Float[Array, "*batch 3 3"]
+) -> Float[Array, "*batch 3 3"]:
+    """Multiplies matrices, at full precision on every platform. Differentiable."""
+    products = (first[..., :, i : i + 1] * second[..., i : i + 1, :] for i in range(3))
+    return sum(products, jnp.zeros_like(first))
+
+
+def axis_angle_from_matrix(rotation: Float[Array, "*batch 3 3"]) -> Float[Array, "*batch 3"]:
+    """Turns rotation matrices into rotation vectors; see `matrix_from_axis_angle`.
+
+    Args:
+        rotation: The rotation matrices.
+
+    Returns:
+        The axis times the angle in [0, pi] radians. Differentiable everywhere but at pi,
+        where the axis changes its sign.
+
+    References:
+        Shepperd, "Quaternion from Rotation Matrix", 1978: the largest component of the
+        quaternion tells the others without loss of digits.
+    """
+    m = [[rotation[..., i, j] for j in range(3)] for i in range(3)]
+    x, y, z = m[2][1] - m[1][2], m[0][2] - m[2][0], m[1][0] - m[0][1]
+    xy, xz, yz = m[1][0] + m[0][1], m[2][0] + m[0][2], m[2][1] + m[1][2]
+    # Each row is the quaternion (w, x, y, z) times 4 of one of its components.
+    rows = [
+        [1 + m[0][0] + m[1][1] + m[2][2], x, y, z],
+        [x, 1 + m[0][0] - m[1][1] - m[2][2], xy, xz],
+        [y, xy, 1 - m[0][0] + m[1][1] - m[2][2], yz],
+        [z, xz, yz, 1 - m[0][0] - m[1][1] + m[2][2]],
+    ]
+    candidates = jnp.stack([jnp.stack(row, axis=-1) for row in rows], axis=-2)
+    largest = jnp.argmax(jnp.stack([row[i] for i, row in enumerate(rows)], axis=-1), axis=-1)
+    chosen = jnp.take_along_axis(candidates, largest[..., None, None], axis=-2)[..., 0, :]
+    quaternion = unit(chosen)
+    quaternion = jnp.where(quaternion[..., :1] < 0, -quaternion, quaternion)
+    cosine, sine = quaternion[..., 0], quaternion[..., 1:]
+    squared = jnp.sum(sine * sine, axis=-1)
+    # 2 atan(t)/t with t^2 as the variable, as in `matrix_from_axis_angle`.
+    small = squared < 1e-6
+    t = jnp.where(small, squared / jnp.where(small, cosine * cosine, jnp.ones_like(cosine)), 0)
+    series = (1 - t * (1 / 3 - t * (1 / 5 - t / 7))) / jnp.where(small, cosine, 1)
+    norm = jnp.sqrt(jnp.where(small, jnp.ones_like(squared), squared))
+    factor = 2 * jnp.where(small, series, jnp.arctan2(norm, cosine) / norm)
+    return factor[..., None] * sine
+
+
+def twist_from_rigid(b_from_a: Float[Array, "*batch 4 4"]) -> Float[Array, "*batch 6"]:
+    """The inverse of `rigid_from_twist`, for turns of less than pi radians. Differentiable."""
+    turn = axis_angle_from_matrix(b_from_a[..., :3, :3])
+    translation = b_from_a[..., :3, 3]
+    sine, cosine = _quotients(jnp.sum(turn * turn, axis=-1))
+    # (1 - (t/2) cot(t/2)) / t^2, by its series near 0.
+    squared = jnp.sum(turn * turn, axis=-1)
+    small = squared < 1e-4
+    safe = jnp.where(small, jnp.ones_like(squared), squared)
+    series = 1 / 12 + squared * (1 / 720 + squared / 30240)
+    factor = jnp.where(small, series, (1 - sine / (2 * cosine)) / safe)
+    across = jnp.cross(turn, translation)
+    velocity = translation - across / 2 + factor[..., None] * jnp.cross(turn, across)
+    return jnp.concatenate([turn, velocity], axis=-1)
+
+
+def _quotients(squared: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """sin(t)/t and (1 - cos(t))/t^2 with t^2 as the variable."""
+    small = squared < 1e-4
+    angle = jnp.sqrt(jnp.where(small, jnp.ones_like(squared), squared))
+    s = jnp.where(small, squared, jnp.zeros_like(squared))
+    sine = jnp.where(small, 1 - s / 6 * (1 - s / 20 * (1 - s / 42)), jnp.sin(angle) / angle)
+    half = jnp.sin(angle / 2) / angle
+    cosine = jnp.where(small, 0.5 - s / 24 * (1 - s / 30 * (1 - s / 56)), 2 * half * half)
+    return sine, cosine
+
+
 def _series(squared: jax.Array, first: float, power: int) -> jax.Array:
     """Sums 1/power! - t^2/(power + 2)! + ..., given t^2 in [0, 1] and the first term."""
     term, total = jnp.full_like(squared, first), jnp.full_like(squared, first)

@@ -1,5 +1,7 @@
 """One sensor of each kind, for the tests."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +17,9 @@ from jaxrec.sensors import (
     PinholeCamera,
     PulsarCamera,
     RationalLens,
+    RollingShutterCamera,
+    ScrewTrajectory,
+    Trajectory,
     WindshieldLens,
 )
 
@@ -132,6 +137,45 @@ CAMERAS = [name for name in SENSORS if not name.startswith("pulsar")]
 def pixel_centers(width=9, height=7):
     x, y = np.meshgrid(np.arange(width) + 0.5, np.arange(height) + 0.5)
     return np.stack([x, y], axis=-1).astype(np.float32)
+
+
+# What moves while it measures: its rays have times, and its arrays those of a path.
+POSE_TIMES = np.array([0.0, 5.0, 10.0])
+
+
+def path(kind=Trajectory, dtype=jnp.float32, **kwargs):
+    twists = [
+        [0.3, -0.5, 0.2, 1, -2, 0.5],
+        [0.2, -0.4, 0.3, 1.5, -2, 1],
+        [0.5, -0.3, 0.3, 2, -1, 1],
+    ]
+    poses = jax.vmap(pose_of)(jnp.asarray(np.array(twists), dtype))
+    return kind(poses, POSE_TIMES, **kwargs)
+
+
+def mount(dtype=jnp.float32):
+    return pose_of(jnp.asarray([0.02, 0.1, -0.05, 0.3, 0.1, -0.2], dtype))
+
+
+def rolling(camera=pinhole, direction="top_to_bottom", kind=Trajectory, dtype=jnp.float32):
+    still = dataclasses.replace(camera(dtype=dtype), world_from_camera=mount(dtype))
+    start, end, offset = (jnp.asarray(value, dtype) for value in (1.0, 8.2, 0.1))
+    return RollingShutterCamera(
+        still, path(kind, dtype), start, end, offset=offset, direction=direction
+    )
+
+
+ROLLING = {
+    "top_to_bottom": lambda **kwargs: rolling(**kwargs),
+    "bottom_to_top": lambda **kwargs: rolling(direction="bottom_to_top", **kwargs),
+    "left_to_right-fisheye": lambda **kwargs: rolling(
+        SENSORS["fisheye"], "left_to_right", **kwargs
+    ),
+    "right_to_left-screw": lambda **kwargs: rolling(
+        pinhole, "right_to_left", ScrewTrajectory, **kwargs
+    ),
+    "top_to_bottom-orthographic": lambda **kwargs: rolling(orthographic, **kwargs),
+}
 
 
 rays_of = jax.jit(lambda camera: camera.rays())

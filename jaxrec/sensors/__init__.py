@@ -18,3 +18,9 @@ from .lenses import (
 from .orthographic import OrthographicCamera as OrthographicCamera
 from .pulsar import PulsarCamera as PulsarCamera
 from .rays import Rays as Rays
+from .rolling_shutter import RollingShutterCamera as RollingShutterCamera
+from .trajectory import (
+    ScrewTrajectory as ScrewTrajectory,
+    Trajectory as Trajectory,
+    seconds_since as seconds_since,
+)

@@ -142,14 +142,14 @@ def invert_plane(
 
 
 @ft.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _follow(function, region, points, parameters):
+def _follow(function: Any, region: Any, points: Any, parameters: Any) -> Any:
     target_x, target_y = points
     zero = jnp.zeros_like(target_x)
     start_x, start_y = function(zero, zero, parameters)
 
     def step(i, here):
         fraction = jnp.minimum((i.astype(target_x.dtype) + 1) / TRACK, 1)
-        (x, y), entries = jacobian(function, *here, parameters)
+        (x, y), entries = jacobian(function, here[0], here[1], parameters)
         # Arranged so that the last targets are the points to the bit.
         left = 1 - fraction
         x = x - (fraction * target_x + left * start_x)
@@ -169,7 +169,7 @@ def _follow_jvp(function, region, primals, tangents):
     d_points, d_parameters = tangents
     inverse = _follow(function, region, points, parameters)
     _, moved = jax.jvp(lambda k: function(*inverse, k), (parameters,), (d_parameters,))
-    _, entries = jacobian(function, *inverse, parameters)
+    _, entries = jacobian(function, inverse[0], inverse[1], parameters)
     right = [d - m for d, m in zip(d_points, moved, strict=True)]
     return inverse, _solve(entries, *right)
 
