@@ -15,12 +15,15 @@ from .lenses import (
     StoredWindshieldLens as StoredWindshieldLens,
     WindshieldLens as WindshieldLens,
 )
+from .lidar import RayBundle as RayBundle, SpinningLidar as SpinningLidar, spin as spin
+from .lidar_fit import RowFit as RowFit, fit_rows as fit_rows
 from .orthographic import OrthographicCamera as OrthographicCamera
 from .pulsar import PulsarCamera as PulsarCamera
 from .rays import Rays as Rays
 from .rolling_shutter import RollingShutterCamera as RollingShutterCamera
 from .trajectory import (
     ScrewTrajectory as ScrewTrajectory,
+    Still as Still,
     Trajectory as Trajectory,
     seconds_since as seconds_since,
 )

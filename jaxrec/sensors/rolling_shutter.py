@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._typing import Numbers, float_array, pytree
-from ..geometry import rotate, unit
 from ._image import pixel_centers
+from ._moving import moving_rays, turn_each
 from .rays import Rays
 from .trajectory import Path
 
@@ -161,15 +161,7 @@ def _rays(shutter, pixels):
     else:
         lines = pixels
     times = _times(shutter, _relative_time(shutter, lines))
-    poses, valid = _path(shutter).sample(times)
-    rotations = poses[..., :3, :3]
-    directions = unit(_turn(rotations, rays.directions))
-    return Rays(
-        origins=_turn(rotations, rays.origins) + poses[..., :3, 3],
-        directions=jnp.where(valid[..., None], directions, jnp.nan),
-        footprint=rays.footprint,
-        times=jnp.broadcast_to(times, rays.directions.shape[:-1]),
-    )
+    return moving_rays(_path(shutter), rays.origins, rays.directions, times, rays.footprint)
 
 
 @jax.jit
@@ -204,7 +196,7 @@ def _seen_or_not(shutter, points, relative):
     """The pixels and depths of points for poses at relative times."""
     poses, valid = _path(shutter).sample(_times(shutter, relative))
     offsets = points - poses[..., :3, 3]
-    local = _turn(jnp.swapaxes(poses[..., :3, :3], -1, -2), offsets)
+    local = turn_each(jnp.swapaxes(poses[..., :3, :3], -1, -2), offsets)
     pixels, depth = _at_origin(shutter.camera).project(local)
     return pixels, depth, valid
 
@@ -238,8 +230,3 @@ def _relative_time(shutter, pixels):
         return jnp.floor(place) / _last_line(shutter)
     count = (shutter.width, shutter.height)[axis]
     return (count - jnp.ceil(place)) / _last_line(shutter)
-
-
-def _turn(rotations, vectors):
-    """`rotate`, with axes of length 1 repeated."""
-    return rotate(jnp.broadcast_to(rotations, (*vectors.shape[:-1], 3, 3)), vectors)

@@ -77,6 +77,40 @@ class Path(Protocol):
         ...
 
 
+@pytree()
+@dataclasses.dataclass(frozen=True, eq=False, init=False)
+class Still:
+    """The path of what does not move.
+
+    Attributes:
+        world_from_body: Rigid pose in metres, at all times.
+
+    Raises:
+        ValueError: If the pose is not rigid within 1e-4.
+    """
+
+    world_from_body: Float[Array, "*views 4 4"]
+
+    def __init__(self, world_from_body: Numbers):
+        pose = check_rigid("world_from_body", world_from_body)
+        object.__setattr__(self, "world_from_body", pose)
+
+    def at(self, times: Float[Array, "*batch"]) -> Float[Array, "*batch 4 4"]:
+        """See `Path`."""
+        return self.sample(times)[0]
+
+    def sample(
+        self, times: Float[Array, "*batch"]
+    ) -> tuple[Float[Array, "*batch 4 4"], Bool[Array, "*batch"]]:
+        """See `Path`."""
+        poses = jnp.broadcast_to(self.world_from_body, (*times.shape, 4, 4))
+        return poses, jnp.ones_like(times, bool)
+
+    def mounted(self, body_from_sensor: Float[Array, "4 4"]) -> "Still":
+        """See `Path`."""
+        return _with_poses(self, _compose(self.world_from_body, body_from_sensor))
+
+
 @pytree("edge")
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
 class Trajectory:
