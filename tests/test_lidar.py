@@ -15,12 +15,14 @@ from jaxrec.sensors import (
     Still,
     Trajectory,
     fit_rows,
+    fit_rows_and_heights,
     spin,
 )
 from sensor_cases import mount, origins_and_directions, path, rays_of
 
 ELEVATIONS = np.array([0.2, 0.05, -0.1, -0.4])
 OFFSETS = np.array([0.02, -0.03, 0.01, 0.0])
+HEIGHTS = np.array([0.2, 0.15, 0.1, -0.1])
 
 
 def spinning(direction="cw", dtype=jnp.float32, trajectory=None):
@@ -30,6 +32,7 @@ def spinning(direction="cw", dtype=jnp.float32, trajectory=None):
         ELEVATIONS,
         spin(7, direction),
         azimuth_offsets=OFFSETS,
+        heights=HEIGHTS,
         delays=np.array([0.0, 0.1, 0.2, 0.3]),
         start=1.0,
         end=8.0,
@@ -63,7 +66,8 @@ def test_each_shot_is_fired_from_where_the_lidar_is_then(x64, direction):
         carrier = path(dtype=jnp.float64).mounted(mount(jnp.float64))
         pose = np.asarray(carrier.at(jnp.asarray(time)))
         np.testing.assert_allclose(rays.times[row, column], time, atol=1e-14)
-        np.testing.assert_allclose(rays.origins[row, column], pose[:3, 3], atol=1e-13)
+        origin = pose[:3, :3] @ [0, 0, HEIGHTS[row]] + pose[:3, 3]
+        np.testing.assert_allclose(rays.origins[row, column], origin, atol=1e-13)
         np.testing.assert_allclose(rays.directions[row, column], pose[:3, :3] @ local, atol=1e-13)
     chosen = lidar.rays(jnp.asarray([[1, 6], [3, 2]]))
     np.testing.assert_allclose(chosen.directions[0], rays.directions[1, 6], atol=1e-14)
@@ -179,6 +183,36 @@ def test_fit_without_columns_judges_elevations_alone():
     # The wrong table of rings shows: rows 1 and 2 exchanged for half of the points.
     wrong = np.where((rows == 1) & (np.arange(len(rows)) % 2 == 0), 2, rows)
     assert np.quantile(fit_rows(points, wrong, count=4).residuals, 0.95) > 0.1
+
+
+def test_fit_finds_lasers_above_each_other():
+    points, rows, _ = measured(1e-4)
+    points[:, 2] += HEIGHTS[rows]
+    points[::97] += 5
+    found = fit_rows_and_heights(points, rows, count=5)
+    np.testing.assert_allclose(found.elevations[:4], ELEVATIONS, atol=1e-4)
+    np.testing.assert_allclose(found.heights[:4], HEIGHTS, atol=2e-3)
+    assert np.isnan(found.elevations[4]) and np.median(found.residuals) < 1.5e-4
+    # From one point, these rays are seen to disagree.
+    assert np.median(fit_rows(points, rows, count=4).residuals) > 1e-3
+
+
+def test_fit_of_a_real_sweep(shared):
+    # KITTI writes ring by ring, each counter-clockwise from ahead: a ring ends at the wrap.
+    with np.load(shared / "data/kitti_sfnd_drive/velodyne/0000000000.npz") as sweep:
+        points = sweep["xyz_q"].T.astype(np.float64) * float(sweep["scale"])
+    azimuth = np.mod(np.arctan2(points[:, 1], points[:, 0]), 2 * np.pi)
+    rows = np.concatenate([[0], np.cumsum(np.diff(azimuth) < -np.pi)])
+    assert rows[-1] == 63
+    found = fit_rows_and_heights(points, rows, count=64)
+    degrees = np.rad2deg(found.residuals)
+    # 1 cm of quantised coordinates at 50 m is 0.01 degrees.
+    assert np.median(degrees) < 0.02 and np.quantile(degrees, 0.95) < 0.1
+    assert np.median(fit_rows(points, rows, count=64).residuals) > np.deg2rad(0.3)
+    # The upper and the lower block of lasers of a Velodyne HDL-64E.
+    assert np.all(np.diff(found.elevations) < 0.002)
+    np.testing.assert_allclose(np.median(found.heights[:32]), 0.2, atol=0.02)
+    np.testing.assert_allclose(np.median(found.heights[32:]), 0.12, atol=0.02)
 
 
 I4 = np.eye(4, dtype=np.float32)

@@ -16,7 +16,11 @@ from .lenses import (
     WindshieldLens as WindshieldLens,
 )
 from .lidar import RayBundle as RayBundle, SpinningLidar as SpinningLidar, spin as spin
-from .lidar_fit import RowFit as RowFit, fit_rows as fit_rows
+from .lidar_fit import (
+    RowFit as RowFit,
+    fit_rows as fit_rows,
+    fit_rows_and_heights as fit_rows_and_heights,
+)
 from .orthographic import OrthographicCamera as OrthographicCamera
 from .pulsar import PulsarCamera as PulsarCamera
 from .rays import Rays as Rays

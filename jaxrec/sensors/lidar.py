@@ -47,7 +47,8 @@ class SpinningLidar:
     """A lidar whose lasers, one for each row, turn about z while their carrier moves.
 
     The ray of row i and column j has the elevation e_i and the azimuth a_j + o_i; in the
-    lidar's frame it is (cos e cos a, cos e sin a, sin e). It is fired at
+    lidar's frame it is (cos e cos a, cos e sin a, sin e), from the height h_i on the axis. It
+    is fired at
 
         start + offset + (end - start) j / (columns - 1) + d_i.
 
@@ -58,6 +59,7 @@ class SpinningLidar:
         azimuths: Of the columns in the order of time, in radians and not wrapped: growing if
             it turns counter-clockwise, shrinking if clockwise, within one turn. See `spin`.
         azimuth_offsets: Of the rows, in radians.
+        heights: Where the rows' rays leave the axis, in metres above the lidar's origin.
         delays: Of the rows within a column, in seconds.
         start: When the first column is fired, in seconds since the trajectory's epoch.
         end: When the last column is fired.
@@ -79,6 +81,7 @@ class SpinningLidar:
     elevations: Float[Array, "*views rows"]
     azimuths: Float[Array, "*views columns"]
     azimuth_offsets: Float[Array, "*views rows"]
+    heights: Float[Array, "*views rows"]
     delays: Float[Array, "*views rows"]
     start: Float[Array, "*views"]
     end: Float[Array, "*views"]
@@ -95,6 +98,7 @@ class SpinningLidar:
         start: Numbers,
         end: Numbers,
         azimuth_offsets: Numbers | None = None,
+        heights: Numbers | None = None,
         delays: Numbers | None = None,
         offset: Numbers = 0.0,
         beam: Numbers = (0.0, 1e-3),
@@ -107,6 +111,7 @@ class SpinningLidar:
         columns = float_array("azimuths", azimuths, (None,), dtype)
         none = jnp.zeros_like(rows)
         shifts = none if azimuth_offsets is None else azimuth_offsets
+        raised = none if heights is None else heights
         late = none if delays is None else delays
         fields = {
             "body_from_lidar": pose,
@@ -114,6 +119,7 @@ class SpinningLidar:
             "elevations": rows,
             "azimuths": columns,
             "azimuth_offsets": float_array("azimuth_offsets", shifts, rows.shape, dtype),
+            "heights": float_array("heights", raised, rows.shape, dtype),
             "delays": float_array("delays", late, rows.shape, dtype),
             "start": float_array("start", start, (), dtype),
             "end": float_array("end", end, (), dtype),
@@ -225,7 +231,9 @@ def _spinning_rays(lidar, elements):
     times = lidar.start + lidar.offset + (lidar.end - lidar.start) * turned + lidar.delays[rows]
     path = lidar.trajectory.mounted(lidar.body_from_lidar)
     beam = jax.lax.stop_gradient(lidar.beam)
-    return moving_rays(path, jnp.zeros_like(directions), directions, times, beam)
+    height = jnp.broadcast_to(lidar.heights[rows], azimuth.shape)
+    zero = jnp.zeros_like(height)
+    return moving_rays(path, jnp.stack([zero, zero, height], axis=-1), directions, times, beam)
 
 
 @jax.jit
