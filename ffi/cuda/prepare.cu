@@ -203,17 +203,15 @@ enum SpanValue {
 // Bounds of the rays of each tile and of its warps; sums are deviations from the frame's ray.
 template <typename Tile>
 __global__ void __launch_bounds__(Tile::kRays) BoundTiles(BlendCall call, Prepared p) {
-  constexpr int kWarps = Tile::kRays / 32, kAcross = Tile::kWidth / Tile::kWarpWidth;
+  constexpr int kWarps = Tile::kRays / 32;
   __shared__ float values[kWarps][kSpanValues];
   const int pair = blockIdx.z, tile = blockIdx.y * p.coarse.tiles_x + blockIdx.x;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int x =
-      blockIdx.x * Tile::kWidth + warp % kAcross * Tile::kWarpWidth + lane % Tile::kWarpWidth;
-  const int y =
-      blockIdx.y * Tile::kHeight + warp / kAcross * Tile::kWarpHeight + lane / Tile::kWarpWidth;
+  Pixel pixel;
+  const bool inside = PixelOf<Tile>(call, warp, &pixel);
   Follow();
   RayOf ray = {};
-  if (x < call.width && y < call.height) ray = LoadRay(call, pair, y, x);
+  if (inside) ray = LoadRay(call, pair, pixel.y, pixel.x);
   const PairData data = p.Of(call, pair);
   const Frame& frame = data.view().frame;
   const Vec o = Minus(ray.o, {frame.base[0], frame.base[1], frame.base[2]});
@@ -618,12 +616,9 @@ template <typename Use>
 __device__ __forceinline__ void ForRange(const Coarse& c, const TileRange& r, int begin, int end,
                                          Use use) {
   if (r.x0 > r.x1 || r.y0 > r.y1) return;
-  const auto cell = [](int line, float over_side) {  // exact: a quotient of small integers
-    return static_cast<int>((static_cast<float>(line) + 0.5f) * over_side);
-  };
-  const int left = cell(r.x0, c.over_x), right = cell(r.x1, c.over_x);
-  const int bottom = min(cell(r.y1, c.over_y), end - 1);
-  for (int y = max(cell(r.y0, c.over_y), begin); y <= bottom; ++y)
+  const int left = c.Quotient(r.x0, c.over_x), right = c.Quotient(r.x1, c.over_x);
+  const int bottom = min(c.Quotient(r.y1, c.over_y), end - 1);
+  for (int y = max(c.Quotient(r.y0, c.over_y), begin); y <= bottom; ++y)
     for (int x = left; x <= right; ++x) use(y * c.cells_x + x);
 }
 template <typename Use>
@@ -727,7 +722,7 @@ __device__ __forceinline__ Candidate CandidateOf(const Coarse& c, bool crossed, 
   unsigned tiles = ~0u;
   if (crossed) {
     const TileRange r = ranges[i];
-    const int y = static_cast<int>((static_cast<float>(cell) + 0.5f) * c.over_cells);
+    const int y = c.Quotient(cell, c.over_cells);
     const int x = cell - y * c.cells_x;
     tiles = LineBits(r.x0, r.x1, x * c.side_x, c.side_x, c.shift_x) |
             LineBits(r.y0, r.y1, y * c.side_y, c.side_y, c.shift_y) << 16;

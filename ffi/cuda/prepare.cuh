@@ -185,6 +185,25 @@ struct Place {
   }
 };
 
+// A pixel of a view.
+struct Pixel {
+  int x, y;
+  std::int64_t index;
+};
+
+// The pixel of a lane in a warp of the block's rays, and whether the image has it.
+template <typename Tile>
+__device__ __forceinline__ bool PixelOf(const BlendCall& call, int warp, Pixel* pixel) {
+  const int lane = threadIdx.x % 32;
+  constexpr int kAcross = Tile::kWidth / Tile::kWarpWidth;
+  pixel->x =
+      blockIdx.x * Tile::kWidth + warp % kAcross * Tile::kWarpWidth + lane % Tile::kWarpWidth;
+  pixel->y =
+      blockIdx.y * Tile::kHeight + warp / kAcross * Tile::kWarpHeight + lane / Tile::kWarpWidth;
+  pixel->index = std::int64_t{pixel->y} * call.width + pixel->x;
+  return pixel->x < call.width && pixel->y < call.height;
+}
+
 // Where a problem's part of an array begins. Problems are fewer than 2^16 (MakeCall).
 template <typename T>
 __device__ __forceinline__ std::int64_t OffsetOf(const Batch& batch, const Batched<T>& array,

@@ -139,12 +139,6 @@ struct Upstream {
   float turn[3] = {}, push[3] = {};  // cotangents of direction and, negative, of origin
 };
 
-// A pixel of a view.
-struct Pixel {
-  int x, y;
-  std::int64_t index;
-};
-
 // The first channel of a pixel; the next one is field.c further.
 __device__ __forceinline__ const float* FieldOf(const BlendCall& call, const PixelField& field,
                                                 int pair, const Pixel& p) {

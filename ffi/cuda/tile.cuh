@@ -70,19 +70,6 @@ __device__ __forceinline__ int WarpOf(int k) {
   return kEach == 1 ? warp : (warp / kAcross * kEach + k) * kAcross + warp % kAcross;
 }
 
-// The pixel of a lane in a warp of the block's rays, and whether the image has it.
-template <typename Tile>
-__device__ __forceinline__ bool PixelOf(const BlendCall& call, int warp, Pixel* pixel) {
-  const int lane = threadIdx.x % 32;
-  constexpr int kAcross = Tile::kWidth / Tile::kWarpWidth;
-  pixel->x =
-      blockIdx.x * Tile::kWidth + warp % kAcross * Tile::kWarpWidth + lane % Tile::kWarpWidth;
-  pixel->y =
-      blockIdx.y * Tile::kHeight + warp / kAcross * Tile::kWarpHeight + lane / Tile::kWarpWidth;
-  pixel->index = std::int64_t{pixel->y} * call.width + pixel->x;
-  return pixel->x < call.width && pixel->y < call.height;
-}
-
 // A ray of a lane; not valid: it wants nothing.
 struct LaneRay {
   Ray<float> ray;
