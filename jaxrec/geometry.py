@@ -51,14 +51,7 @@ def matrix_from_axis_angle(axis_angle: Float[Array, "*batch 3"]) -> Float[Array,
     Returns:
         The rotation matrices. Differentiable everywhere, at 0 too.
     """
-    squared = jnp.sum(axis_angle * axis_angle, axis=-1)
-    # sin(t)/t and (1 - cos(t))/t^2 with t^2 as the variable: smooth at 0, where the
-    # quotients are 0/0; the series' next terms are below rounding under the threshold.
-    small = squared < 1e-6
-    angle = jnp.sqrt(jnp.where(small, jnp.ones_like(squared), squared))
-    sine = jnp.where(small, 1 - squared / 6, jnp.sin(angle) / angle)
-    half = jnp.sin(angle / 2) / angle
-    cosine = jnp.where(small, 0.5 - squared / 24, 2 * half * half)
+    sine, cosine = _quotients(jnp.sum(axis_angle * axis_angle, axis=-1))
     x, y, z = jnp.moveaxis(axis_angle, -1, 0)
     rows = (
         (1 - cosine * (y * y + z * z), cosine * x * y - sine * z, cosine * x * z + sine * y),
@@ -228,9 +221,9 @@ def twist_from_rigid(b_from_a: Float[Array, "*batch 4 4"]) -> Float[Array, "*bat
     """The inverse of `rigid_from_twist`, for turns of less than pi radians. Differentiable."""
     turn = axis_angle_from_matrix(b_from_a[..., :3, :3])
     translation = b_from_a[..., :3, 3]
-    sine, cosine = _quotients(jnp.sum(turn * turn, axis=-1))
     # (1 - (t/2) cot(t/2)) / t^2, by its series near 0.
     squared = jnp.sum(turn * turn, axis=-1)
+    sine, cosine = _quotients(squared)
     small = squared < 1e-4
     safe = jnp.where(small, jnp.ones_like(squared), squared)
     series = 1 / 12 + squared * (1 / 720 + squared / 30240)
@@ -241,13 +234,15 @@ def twist_from_rigid(b_from_a: Float[Array, "*batch 4 4"]) -> Float[Array, "*bat
 
 
 def _quotients(squared: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """sin(t)/t and (1 - cos(t))/t^2 with t^2 as the variable."""
-    small = squared < 1e-4
+    """sin(t)/t and (1 - cos(t))/t^2 with t^2 as the variable: smooth at 0.
+
+    There the quotients are 0/0; the series' next terms are below rounding under the threshold.
+    """
+    small = squared < 1e-6
     angle = jnp.sqrt(jnp.where(small, jnp.ones_like(squared), squared))
-    s = jnp.where(small, squared, jnp.zeros_like(squared))
-    sine = jnp.where(small, 1 - s / 6 * (1 - s / 20 * (1 - s / 42)), jnp.sin(angle) / angle)
+    sine = jnp.where(small, 1 - squared / 6, jnp.sin(angle) / angle)
     half = jnp.sin(angle / 2) / angle
-    cosine = jnp.where(small, 0.5 - s / 24 * (1 - s / 30 * (1 - s / 56)), 2 * half * half)
+    cosine = jnp.where(small, 0.5 - squared / 24, 2 * half * half)
     return sine, cosine
 
 
