@@ -1,5 +1,6 @@
 """f-theta lenses: a polynomial between the angle from the axis and the distance in pixels."""
 
+import abc
 import dataclasses
 from typing import Any
 
@@ -16,9 +17,54 @@ from ._radial import Inward, Outward, radial_directions, radial_offsets
 _IDENTITY = ((1.0, 0.0), (0.0, 1.0))
 
 
+@dataclasses.dataclass(frozen=True, eq=False, init=False)
+class _FTheta(abc.ABC):
+    """What both have: fields, and everything but the radius."""
+
+    principal: Float[Array, "*views 2"]
+    coefficients: Float[Array, "*views n"]
+    max_angle: Float[Array, "*views"]
+    linear: Float[Array, "*views 2 2"]
+
+    def __init__(
+        self,
+        principal: Numbers,
+        coefficients: Numbers,
+        max_angle: Numbers,
+        linear: Numbers = _IDENTITY,
+    ):
+        _set_fields(self, principal, coefficients, max_angle, linear)
+
+    @abc.abstractmethod
+    def radius(self) -> Outward | Inward:
+        """How angles and distances from the axis correspond."""
+
+    def directions(
+        self, pixels: Float[Array, "*grid 2"]
+    ) -> tuple[Float[Array, "*grid 3"], Bool[Array, "*grid"]]:
+        """See `Lens`."""
+        return radial_directions(self.radius(), _plane(self, pixels))
+
+    def pixels(
+        self, points: Float[Array, "*batch 3"]
+    ) -> tuple[Float[Array, "*batch 2"], Bool[Array, "*batch"]]:
+        """See `Lens`."""
+        offsets, valid = radial_offsets(self.radius(), points)
+        return _image(self, offsets), valid
+
+    def scaled(self, ratio: Float[Array, "2"]) -> Any:
+        """See `Lens`."""
+        rows = jnp.broadcast_to(ratio[:, None], self.linear.shape)
+        return dataclasses.replace(
+            self,
+            principal=self.principal * like(ratio, self.principal),
+            linear=self.linear * rows,
+        )
+
+
 @pytree()
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
-class FThetaLens:
+class FThetaLens(_FTheta):
     """An f-theta lens whose polynomial gives the distance in pixels from the angle.
 
     A direction at the angle t from the axis is seen at
@@ -44,45 +90,18 @@ class FThetaLens:
         IROS 2007, for such polynomials; the conventions are NCore's.
     """
 
-    principal: Float[Array, "*views 2"]
-    coefficients: Float[Array, "*views n"]
-    max_angle: Float[Array, "*views"]
-    linear: Float[Array, "*views 2 2"]
-
-    def __init__(
-        self,
-        principal: Numbers,
-        coefficients: Numbers,
-        max_angle: Numbers,
-        linear: Numbers = _IDENTITY,
-    ):
-        _set_fields(self, principal, coefficients, max_angle, linear)
-
-    def directions(
-        self, pixels: Float[Array, "*grid 2"]
-    ) -> tuple[Float[Array, "*grid 3"], Bool[Array, "*grid"]]:
-        """See `Lens`."""
-        return radial_directions(Outward(self.coefficients, self.max_angle), _plane(self, pixels))
-
-    def pixels(
-        self, points: Float[Array, "*batch 3"]
-    ) -> tuple[Float[Array, "*batch 2"], Bool[Array, "*batch"]]:
-        """See `Lens`."""
-        offsets, valid = radial_offsets(Outward(self.coefficients, self.max_angle), points)
-        return _image(self, offsets), valid
+    def radius(self) -> Outward:
+        """How angles and distances from the axis correspond."""
+        return Outward(self.coefficients, self.max_angle)
 
     def half_pixel(self) -> Float[Array, ""]:
         """See `Lens`."""
         return 0.5 / (_magnification(self) * jax.lax.stop_gradient(self.coefficients[1]))
 
-    def scaled(self, ratio: Float[Array, "2"]) -> "FThetaLens":
-        """See `Lens`."""
-        return _scaled(self, ratio)
-
 
 @pytree()
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
-class FThetaBackwardLens:
+class FThetaBackwardLens(_FTheta):
     """An f-theta lens whose polynomial gives the angle from the distance in pixels.
 
     A pixel at the distance r from the axis, after the inverse of the linear part, shows the
@@ -99,40 +118,13 @@ class FThetaBackwardLens:
         ValueError: As `FThetaLens`.
     """
 
-    principal: Float[Array, "*views 2"]
-    coefficients: Float[Array, "*views n"]
-    max_angle: Float[Array, "*views"]
-    linear: Float[Array, "*views 2 2"]
-
-    def __init__(
-        self,
-        principal: Numbers,
-        coefficients: Numbers,
-        max_angle: Numbers,
-        linear: Numbers = _IDENTITY,
-    ):
-        _set_fields(self, principal, coefficients, max_angle, linear)
-
-    def directions(
-        self, pixels: Float[Array, "*grid 2"]
-    ) -> tuple[Float[Array, "*grid 3"], Bool[Array, "*grid"]]:
-        """See `Lens`."""
-        return radial_directions(Inward(self.coefficients, self.max_angle), _plane(self, pixels))
-
-    def pixels(
-        self, points: Float[Array, "*batch 3"]
-    ) -> tuple[Float[Array, "*batch 2"], Bool[Array, "*batch"]]:
-        """See `Lens`."""
-        offsets, valid = radial_offsets(Inward(self.coefficients, self.max_angle), points)
-        return _image(self, offsets), valid
+    def radius(self) -> Inward:
+        """How angles and distances from the axis correspond."""
+        return Inward(self.coefficients, self.max_angle)
 
     def half_pixel(self) -> Float[Array, ""]:
         """See `Lens`."""
         return 0.5 * jax.lax.stop_gradient(self.coefficients[1]) / _magnification(self)
-
-    def scaled(self, ratio: Float[Array, "2"]) -> "FThetaBackwardLens":
-        """See `Lens`."""
-        return _scaled(self, ratio)
 
 
 def _set_fields(lens, principal, coefficients, max_angle, linear):
@@ -176,12 +168,3 @@ def _image(lens, offsets):
 def _magnification(lens):
     (a, b), (c, d) = jax.lax.stop_gradient(lens.linear)
     return jnp.sqrt(a * d - b * c)
-
-
-def _scaled(lens: Any, ratio) -> Any:
-    rows = jnp.broadcast_to(ratio[:, None], lens.linear.shape)
-    return dataclasses.replace(
-        lens,
-        principal=lens.principal * like(ratio, lens.principal),
-        linear=lens.linear * rows,
-    )
