@@ -97,13 +97,8 @@ class StreamedFeed:
         self._coming = stream_frames(frames, self._places(first))
 
     def _places(self, first: int) -> Iterator[list[int]]:
-        order = FrameOrder(
-            [len(group) for group in self._groups],
-            self._settings.views_per_step,
-            self._settings.seed,
-        )
         for step in range(first, self._settings.steps):
-            group, places = order.at(step)
+            group, places = self._order.at(step)
             yield [self._groups[group][place] for place in places]
 
     def at(self, step: int) -> tuple[FrameStack, np.ndarray]:
