@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from PIL import Image
-from silhouette import FAR, NEAR, cameras, directions, positive
+from silhouette import FAR, NEAR, cameras, directions, positive, read_options
 
 import jaxrec
 from jaxrec.shading import harmonics_basis
@@ -216,19 +216,12 @@ def run(
 def main(arguments: Sequence[str] | None = None) -> Scores:
     """Reads the command line and runs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder for the picture")
     parser.add_argument("--spheres", type=positive, default=2000, help="of the ball")
     parser.add_argument("--lights", type=positive, default=6, help="suns, each with a sky")
     parser.add_argument("--views", type=positive, default=12, help="pictures under each light")
     parser.add_argument("--size", type=positive, default=64, help="side of a picture in pixels")
     parser.add_argument("--steps", type=positive, default=300, help="of the optimiser")
-    options = vars(parser.parse_args(arguments))
-    out = options.pop("out")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        parser.error(f"argument --out: got {out} ({error.strerror}); name a folder to write to")
-    return run(out, **options)
+    return run(**read_options(parser, arguments))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import argparse
 import pathlib
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -177,18 +177,25 @@ def run(out: pathlib.Path, *, spheres: int, views: int, size: int, steps: int) -
 def main(arguments: Sequence[str] | None = None) -> float:
     """Reads the command line and runs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder for the picture")
     parser.add_argument("--spheres", type=positive, default=1000, help="of the ball")
     parser.add_argument("--views", type=positive, default=20, help="silhouettes to fit")
     parser.add_argument("--size", type=positive, default=64, help="side of a view in pixels")
     parser.add_argument("--steps", type=positive, default=300, help="of the optimiser")
+    return run(**read_options(parser, arguments))
+
+
+def read_options(
+    parser: argparse.ArgumentParser, arguments: Sequence[str] | None
+) -> dict[str, Any]:
+    """Reads the command line, and makes the folder `--out` that pictures are written to."""
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder for the picture")
     options = vars(parser.parse_args(arguments))
-    out = options.pop("out")
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        options["out"].mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        parser.error(f"argument --out: got {out} ({error.strerror}); name a folder to write to")
-    return run(out, **options)
+        found = f"got {options['out']} ({error.strerror})"
+        parser.error(f"argument --out: {found}; name a folder to write to")
+    return options
 
 
 def positive(text: str) -> int:
