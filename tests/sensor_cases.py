@@ -18,9 +18,11 @@ from jaxrec.sensors import (
     PulsarCamera,
     RationalLens,
     RollingShutterCamera,
+    WindshieldLens,
+)
+from jaxrec.trajectory import (
     ScrewTrajectory,
     Trajectory,
-    WindshieldLens,
 )
 
 # instant-ngp's fox, and lenses that bend more than any photographer accepts.

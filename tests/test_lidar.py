@@ -12,11 +12,13 @@ from derivatives import assert_exact_derivatives
 from jaxrec.sensors import (
     RayBundle,
     SpinningLidar,
-    Still,
-    Trajectory,
     fit_rows,
     fit_rows_and_heights,
     spin,
+)
+from jaxrec.trajectory import (
+    Still,
+    Trajectory,
 )
 from sensor_cases import mount, origins_and_directions, path, rays_of
 

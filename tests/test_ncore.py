@@ -19,8 +19,10 @@ from jaxrec.sensors import (
     RollingShutterCamera,
     SpinningLidar,
     StoredWindshieldLens,
-    Trajectory,
     spin,
+)
+from jaxrec.trajectory import (
+    Trajectory,
 )
 from sensor_cases import pose_of, project
 

@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 
 from derivatives import assert_exact_derivatives
-from jaxrec.sensors import RollingShutterCamera, Trajectory
+from jaxrec.sensors import (
+    RollingShutterCamera,
+)
+from jaxrec.trajectory import (
+    Trajectory,
+)
 from sensor_cases import (
     ROLLING,
     mount,

@@ -16,7 +16,11 @@ from jaxrec.geometry import (
     rigid_from_twist,
     twist_from_rigid,
 )
-from jaxrec.sensors import ScrewTrajectory, Trajectory, seconds_since
+from jaxrec.trajectory import (
+    ScrewTrajectory,
+    Trajectory,
+    seconds_since,
+)
 from sensor_cases import POSE_TIMES, mount, path
 
 KINDS = [Trajectory, ScrewTrajectory]

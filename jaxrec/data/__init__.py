@@ -9,6 +9,7 @@ from ._reading import Reading
 from .blender import read_blender
 from .capture import Capture as Capture, PointCloud as PointCloud
 from .colmap import find_models, read_colmap
+from .drive import Drive as Drive, Track as Track
 from .errors import CaptureError as CaptureError
 from .llff import poses_file, read_llff
 from .rgbd import pose_files, read_rgbd

@@ -3,6 +3,7 @@
 from ..geometry import look_at as look_at
 from ._stream import stream_frames as stream_frames
 from .camera import PinholeCamera as PinholeCamera
+from .exposure import Exposure as Exposure
 from .frame import Frame as Frame
 from .lens_camera import LensCamera as LensCamera
 from .lenses import (
@@ -25,9 +26,4 @@ from .orthographic import OrthographicCamera as OrthographicCamera
 from .pulsar import PulsarCamera as PulsarCamera
 from .rays import Rays as Rays
 from .rolling_shutter import RollingShutterCamera as RollingShutterCamera
-from .trajectory import (
-    ScrewTrajectory as ScrewTrajectory,
-    Still as Still,
-    Trajectory as Trajectory,
-    seconds_since as seconds_since,
-)
+from .sweep import Sweep as Sweep

@@ -4,8 +4,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ..geometry import rotate, unit
+from ..trajectory import Path
 from .rays import Rays
-from .trajectory import Path
 
 
 def moving_rays(

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 from jaxtyping import Bool, Float32
 
+from ._arrays import check_array
 from .camera import PinholeCamera
 
 
@@ -61,14 +62,6 @@ class Frame:
         return self.image * alpha + np.asarray(background, np.float32) * (1 - alpha)
 
     def _check(self, field: str, array, dtype, shape: tuple[int, ...]) -> None:
-        where = f"frame {self.name!r}: {field}"
-        if array is None and field != "image":
-            return
-        if not isinstance(array, np.ndarray) or array.dtype != dtype:
-            found = getattr(array, "dtype", type(array).__name__)
-            raise ValueError(f"{where}: got {found}; give a NumPy array of {np.dtype(dtype)}")
-        if array.shape != shape:
-            raise ValueError(
-                f"{where}: got shape {list(array.shape)}; "
-                f"give {list(shape)}, the camera's height and width first"
-            )
+        if array is not None or field == "image":
+            where = f"frame {self.name!r}: {field}"
+            check_array(where, array, dtype, shape, "the camera's height and width first")

@@ -14,9 +14,9 @@ from jaxtyping import Array, Float, Int
 
 from .._typing import Numbers, concrete, float_array, positive_integer, pytree
 from ..geometry import check_rigid, unit
+from ..trajectory import Path
 from ._moving import moving_rays
 from .rays import Rays
-from .trajectory import Path
 
 
 def spin(

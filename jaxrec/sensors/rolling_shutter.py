@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._typing import Numbers, float_array, pytree
+from ..trajectory import Path
 from ._image import pixel_centers
 from ._moving import moving_rays, turn_each
 from .rays import Rays
-from .trajectory import Path
 
 Direction = Literal["top_to_bottom", "bottom_to_top", "left_to_right", "right_to_left"]
 

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from .._typing import Numbers, pytree
-from ..geometry import (
+from ._typing import Numbers, pytree
+from .geometry import (
     axis_angle_from_matrix,
     check_rigid,
     matrix_from_axis_angle,

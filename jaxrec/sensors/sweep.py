@@ -1,0 +1,69 @@
+"""A sweep: what one lidar measured in one turn, or in one exposure."""
+
+import dataclasses
+
+import numpy as np
+from jaxtyping import Bool, Float32
+
+from ._arrays import check_array
+from .lidar import RayBundle, SpinningLidar
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sweep:
+    """The returns of a lidar and the rays that brought them. It lives on the host, in NumPy.
+
+    Rays without a return are data: they say how far the beam met nothing.
+
+    Attributes:
+        lidar: The rays, a grid of rows and columns.
+        ranges: Metres from a ray's origin to its first return; 0 where there is none.
+        returned: True where a return came back.
+        intensities: Of first returns in [0, 1], 0 where there is none; or none at all.
+        second_ranges: Metres to the next surface behind the first, 0 where there is no second
+            return; or none at all.
+        mask: True where the ray was fired and may be used, or none to use all. Grids of logs
+            have holes.
+        name: What to call it: a file's name, for one.
+        sensor: The lidar's name in its rig.
+        time: Of the middle of the sweep, in seconds since the epoch of the lidar's trajectory.
+
+    Raises:
+        ValueError: If an array has the wrong dtype or shape, or a range is negative or not
+            finite.
+    """
+
+    lidar: SpinningLidar | RayBundle
+    ranges: Float32[np.ndarray, "rows columns"]
+    returned: Bool[np.ndarray, "rows columns"]
+    intensities: Float32[np.ndarray, "rows columns"] | None = None
+    second_ranges: Float32[np.ndarray, "rows columns"] | None = None
+    mask: Bool[np.ndarray, "rows columns"] | None = None
+    name: str = ""
+    sensor: str = ""
+    time: float = 0.0
+
+    def __post_init__(self):
+        shape = self._grid()
+        self._check("ranges", self.ranges, np.float32, shape)
+        self._check("returned", self.returned, np.bool_, shape)
+        self._check("intensities", self.intensities, np.float32, shape)
+        self._check("second_ranges", self.second_ranges, np.float32, shape)
+        self._check("mask", self.mask, np.bool_, shape)
+
+    def _grid(self) -> tuple[int, ...]:
+        if isinstance(self.lidar, SpinningLidar):
+            return (self.lidar.elevations.shape[0], self.lidar.azimuths.shape[0])
+        return self.lidar.directions.shape[:-1]
+
+    def _check(self, field: str, array, dtype, shape: tuple[int, ...]) -> None:
+        where = f"sweep {self.name!r}: {field}"
+        if array is None and field not in ("ranges", "returned"):
+            return
+        check_array(where, array, dtype, shape, "the lidar's rows and columns")
+        if dtype == np.float32 and not np.all(np.isfinite(array) & (array >= 0)):
+            at = np.argwhere(~(np.isfinite(array) & (array >= 0)))[0]
+            raise ValueError(
+                f"{where}: got {array[tuple(at)]} in row {at[0]}, column {at[1]}; give finite "
+                "values from 0, and 0 where there is no return"
+            )
