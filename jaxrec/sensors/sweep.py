@@ -44,26 +44,32 @@ class Sweep:
     time: float = 0.0
 
     def __post_init__(self):
-        shape = self._grid()
-        self._check("ranges", self.ranges, np.float32, shape)
-        self._check("returned", self.returned, np.bool_, shape)
-        self._check("intensities", self.intensities, np.float32, shape)
-        self._check("second_ranges", self.second_ranges, np.float32, shape)
-        self._check("mask", self.mask, np.bool_, shape)
+        for field, dtype in _FIELDS.items():
+            array = getattr(self, field)
+            if array is not None:
+                self._check(field, array, dtype)
 
     def _grid(self) -> tuple[int, ...]:
         if isinstance(self.lidar, SpinningLidar):
             return (self.lidar.elevations.shape[0], self.lidar.azimuths.shape[0])
         return self.lidar.directions.shape[:-1]
 
-    def _check(self, field: str, array, dtype, shape: tuple[int, ...]) -> None:
+    def _check(self, field: str, array, dtype) -> None:
         where = f"sweep {self.name!r}: {field}"
-        if array is None and field not in ("ranges", "returned"):
-            return
-        check_array(where, array, dtype, shape, "the lidar's rows and columns")
-        if dtype == np.float32 and not np.all(np.isfinite(array) & (array >= 0)):
-            at = np.argwhere(~(np.isfinite(array) & (array >= 0)))[0]
+        check_array(where, array, dtype, self._grid(), "the lidar's rows and columns")
+        sound = np.isfinite(array) & (array >= 0)
+        if not np.all(sound):
+            at = np.argwhere(~sound)[0]
             raise ValueError(
                 f"{where}: got {array[tuple(at)]} in row {at[0]}, column {at[1]}; give finite "
                 "values from 0, and 0 where there is no return"
             )
+
+
+_FIELDS = {
+    "ranges": np.float32,
+    "returned": np.bool_,
+    "intensities": np.float32,
+    "second_ranges": np.float32,
+    "mask": np.bool_,
+}
