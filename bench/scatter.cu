@@ -315,7 +315,7 @@ void Run(const Scene& scene, float pixels, const char* kind) {
         kind, call.spheres, pixels, call.channels, name, ms, size / expected - 1.0);
     std::fflush(stdout);
   };
-  const dim3 grid = p.coarse.grid(1);
+  const dim3 grid(p.coarse.tiles());
   const std::size_t bytes =
       sizeof(float) * ((kSphereTerms + call.channels + 3) / 4 * 4) * std::size_t(call.spheres);
   Sums sums = {static_cast<Peaks*>(call.scratch),

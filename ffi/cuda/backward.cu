@@ -39,7 +39,8 @@ const char* LaunchBlendVjp(const BlendCall& call, cudaStream_t stream) {
       Prepared p;
       if (const char* error = Restore(call, &p)) return error;
       const Launch launch = call.kind == 0 ? ByChannels<Softmax>(call) : ByChannels<Alpha>(call);
-      follow.Launch(launch.kernel, p.coarse.grid(call.pairs), launch.threads, 0, call, p, sums);
+      follow.Launch(launch.kernel, dim3(p.coarse.tiles(), call.pairs), launch.threads, 0, call, p,
+                    sums);
     } else if (const char* error = LaunchNearestVjp(call, sums, follow)) {
       return error;
     }

@@ -68,8 +68,8 @@ __device__ __forceinline__ void PullHit(const BlendCall& call, const Policy& pol
 
 template <int kEach, int kChannels, typename Policy, typename Path, typename Out>
 __device__ __forceinline__ void Pull(const BlendCall& call, const Prepared& p, int pair,
-                                     const PairData& data, const Policy& policy, const Path& path,
-                                     TileBounds* bounds, const Out& out,
+                                     const PairData& data, const Place& place, const Policy& policy,
+                                     const Path& path, TileBounds* bounds, const Out& out,
                                      LaneState<kChannels> (&lanes)[kEach]) {
   const float of_feature = GridOf(path.bounds.feature);
   int limit = -1;
@@ -93,7 +93,7 @@ __device__ __forceinline__ void Pull(const BlendCall& call, const Prepared& p, i
       if (drawn[k]) PullHit(call, policy, path, sphere, met[k], entry, &lanes[k], v);
     Scatter(out, path.GridsOf(sphere, entry), of_feature, path.Id(entry), v);
   };
-  WalkTile<kQueue / kEach>(call, p, pair, data, bounds, path, [&](int waiting, bool) {
+  WalkTile<kQueue / kEach>(call, p, pair, data, place, bounds, path, [&](int waiting, bool) {
     return limit >= 0 &&
            DrawByWarp<1>(
                path, bounds->warps[threadIdx.x / 32], waiting, limit, [](int) { return 0; }, draw);
@@ -113,16 +113,17 @@ __global__ void __launch_bounds__(Tile::kRays / kEach, kBackwardBlocks<kEach, kC
   __shared__ TileBounds bounds;
   __shared__ PullQueue queue;
   Follow();
-  const int pair = blockIdx.z;
+  const int pair = blockIdx.y;
+  const Place place = Place::At(p.coarse, blockIdx.x);
   const PairData data = p.Of(call, pair);
-  LoadBounds<Tile, kEach>(data, Place::Of(p.coarse).index, &bounds);
+  LoadBounds<Tile, kEach>(data, place.index, &bounds);
   LaneState<kChannels> lanes[kEach];
 #pragma unroll
   for (int k = 0; k < kEach; ++k) {
     const int warp = WarpOf<Tile, kEach>(k);
-    lanes[k].at = RayOf<Tile>(call, pair, warp);
+    lanes[k].at = RayOf<Tile>(call, pair, place, warp);
     Pixel pixel;
-    PixelOf<Tile>(call, warp, &pixel);
+    PixelOf<Tile>(call, place.x, place.y, warp, &pixel);
     if (lanes[k].at.valid) LoadUpstream(call, pair, pixel, Policy::kOrdered, &lanes[k].up);
     lanes[k].inverse_total = 1.0f / lanes[k].up.second;
   }
@@ -136,16 +137,16 @@ __global__ void __launch_bounds__(Tile::kRays / kEach, kBackwardBlocks<kEach, kC
     const float* features = DataOf(call.batch, call.features, ProblemOf(call, pair));
     if (view.mode == kCentral) {
       const CentralPullPath<Policy> path = {{{&queue}, call, view, policy}, limits, features};
-      Pull(call, p, pair, data, policy, path, &bounds, out, lanes);
+      Pull(call, p, pair, data, place, policy, path, &bounds, out, lanes);
     } else {
       const GeneralPath<Policy> path = {{&queue}, call, view, policy, limits, features};
-      Pull(call, p, pair, data, policy, path, &bounds, out, lanes);
+      Pull(call, p, pair, data, place, policy, path, &bounds, out, lanes);
     }
   }
 #pragma unroll
   for (int k = 0; k < kEach; ++k) {
     Pixel pixel;
-    if (PixelOf<Tile>(call, WarpOf<Tile, kEach>(k), &pixel))
+    if (PixelOf<Tile>(call, place.x, place.y, WarpOf<Tile, kEach>(k), &pixel))
       StoreRays(call, pair, pixel, lanes[k].at.ray, lanes[k].up);
   }
 }

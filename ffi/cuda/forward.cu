@@ -108,9 +108,9 @@ __device__ __forceinline__ Way ChooseWay(const LaneRay (&t)[kEach], const Path& 
 
 template <int kEach, int kChannels, int kTracked, typename Policy, typename Path>
 __device__ __forceinline__ void GatherByWarp(const BlendCall& call, const Prepared& p, int pair,
-                                             const PairData& data, const LaneRay (&t)[kEach],
-                                             const Policy& policy, const Path& path,
-                                             TileBounds* bounds,
+                                             const PairData& data, const Place& place,
+                                             const LaneRay (&t)[kEach], const Policy& policy,
+                                             const Path& path, TileBounds* bounds,
                                              Gathered<Policy, kChannels, kTracked> (&rays)[kEach]) {
   const float* features = DataOf(call.batch, call.features, ProblemOf(call, pair));
   const auto start = [&](int first) {
@@ -146,7 +146,7 @@ __device__ __forceinline__ void GatherByWarp(const BlendCall& call, const Prepar
       Add<kStart>(policy, hit, opacity, depth, rank, id, channel, &rays[k]);
     }
   };
-  WalkTile<kQueue / kEach>(call, p, pair, data, bounds, path, [&](int waiting, bool) {
+  WalkTile<kQueue / kEach>(call, p, pair, data, place, bounds, path, [&](int waiting, bool) {
     constexpr int kWays = Policy::kOrdered   ? 1 << kAnyhow
                           : Path::kFromStart ? 1 << kAtStart | 1 << kAnyhow | 1 << kRaising
                                              : 1 << kAnyhow | 1 << kRaising;
@@ -159,7 +159,8 @@ __device__ __forceinline__ void GatherByWarp(const BlendCall& call, const Prepar
 // together, then each draws those that it hits. `picked`: which of those that wait the warp meets.
 template <int kChannels, int kTracked, typename Policy>
 __device__ __forceinline__ void GatherByLane(const BlendCall& call, const Prepared& p, int pair,
-                                             const PairData& data, const LaneRay (&t)[1],
+                                             const PairData& data, const Place& place,
+                                             const LaneRay (&t)[1],
                                              const CentralDrawPath<Policy>& path,
                                              std::uint8_t* picked, TileBounds* bounds,
                                              Gathered<Policy, kChannels, kTracked> (&rays)[1]) {
@@ -223,7 +224,7 @@ __device__ __forceinline__ void GatherByLane(const BlendCall& call, const Prepar
     return __any_sync(~0u, open) != 0;
   };
 
-  WalkTile<kQueue>(call, p, pair, data, bounds, path, [&](int waiting, bool) {
+  WalkTile<kQueue>(call, p, pair, data, place, bounds, path, [&](int waiting, bool) {
     for (int begin = 0; begin < waiting; begin += 32) {
       const int entry = begin + lane;
       const bool mine = entry < waiting && path.Near(bounds->warps[warp], entry);
@@ -240,6 +241,7 @@ struct ForwardShared {
   TileBounds bounds;
   WarpQueue queue;
   unsigned picked[kTileWarps][8];  // 32 bytes for each warp
+  int now;
 };
 
 template <int kChannels, int kTracked, typename Policy>
@@ -279,104 +281,139 @@ __device__ __forceinline__ bool IsForPairs(const PairData& data) {
   return mode == kCentral & 2 * large >= visible;
 }
 
+// Calls blend(place) for the tiles of a view: blocks ask for one after another, so that none waits
+// for another's hard ones. place() finds the tile from `now`, shared memory, where it costs no
+// registers meanwhile. `kernel`: which of those that share the view's tiles. All threads of the
+// block must call this together.
+template <typename Blend>
+__device__ __forceinline__ void ForTiles(const Prepared& p, int kernel, int& now, Blend blend) {
+  if (threadIdx.x == 0) now = blockIdx.x;
+  __syncthreads();
+  while (now < p.coarse.tiles()) {
+    int next = 0;
+    if (threadIdx.x == 0) next = gridDim.x + atomicAdd(&p.taken[2 * blockIdx.y + kernel], 1);
+    blend([&] { return Place::At(p.coarse, now); });
+    __syncthreads();
+    if (threadIdx.x == 0) now = next;
+    __syncthreads();
+  }
+}
+
 template <typename Tile, typename Policy, int kChannels, int kTracked>
 __global__ void __launch_bounds__(Tile::kRays, kBlocksOf<Tile, kChannels, kTracked>)
     Forward(BlendCall call, Prepared p) {
   __shared__ ForwardShared shared;
   Follow();
-  const int pair = blockIdx.z, warp = threadIdx.x / 32;
-  const PairData data = p.Of(call, pair);
-  if (IsForPairs<kChannels, kTracked>(data)) return;
-  const LaneRay t[1] = {RayOf<Tile>(call, pair, warp)};
-  LoadBounds<Tile, 1>(data, Place::Of(p.coarse).index, &shared.bounds);
-  __syncthreads();
-  const ViewState& view = shared.bounds.view;
-  const Policy policy = MakePolicy<Policy>(call, view);
-  Gathered<Policy, kChannels, kTracked> ray[1];
-  ray[0].state = policy.template Begin<float>();
-  ray[0].nearest.Clear();
-  if (call.spheres > 0) {
-    if (!t[0].valid) policy.Close(&ray[0].state);
-    if (view.mode != kCentral) {
-      const GeneralPath<Policy> path = {{&shared.queue}, call, view, policy, {}, nullptr};
-      GatherByWarp(call, p, pair, data, t, policy, path, &shared.bounds, ray);
-    } else {
-      const CentralDrawPath<Policy> path = {{{&shared.queue}, call, view, policy}};
-      path.Begin(&ray[0].state);
-      if constexpr (kHasPairs<kChannels, kTracked>) {
-        std::uint8_t* picked = reinterpret_cast<std::uint8_t*>(shared.picked[warp]);
-        GatherByLane(call, p, pair, data, t, path, picked, &shared.bounds, ray);
+  if (IsForPairs<kChannels, kTracked>(p.Of(call, blockIdx.y))) return;
+  ForTiles(p, 0, shared.now, [&](auto find) {
+    const Place place = find();
+    const int pair = blockIdx.y, warp = threadIdx.x / 32;
+    const PairData data = p.Of(call, pair);
+    const LaneRay t[1] = {RayOf<Tile>(call, pair, place, warp)};
+    LoadBounds<Tile, 1>(data, place.index, &shared.bounds);
+    __syncthreads();
+    const ViewState& view = shared.bounds.view;
+    const Policy policy = MakePolicy<Policy>(call, view);
+    Gathered<Policy, kChannels, kTracked> ray[1];
+    ray[0].state = policy.template Begin<float>();
+    ray[0].nearest.Clear();
+    if (call.spheres > 0) {
+      if (!t[0].valid) policy.Close(&ray[0].state);
+      if (view.mode != kCentral) {
+        const GeneralPath<Policy> path = {{&shared.queue}, call, view, policy, {}, nullptr};
+        GatherByWarp(call, p, pair, data, place, t, policy, path, &shared.bounds, ray);
       } else {
-        GatherByWarp(call, p, pair, data, t, policy, path, &shared.bounds, ray);
+        const CentralDrawPath<Policy> path = {{{&shared.queue}, call, view, policy}};
+        path.Begin(&ray[0].state);
+        if constexpr (kHasPairs<kChannels, kTracked>) {
+          std::uint8_t* picked = reinterpret_cast<std::uint8_t*>(shared.picked[warp]);
+          GatherByLane(call, p, pair, data, place, t, path, picked, &shared.bounds, ray);
+        } else {
+          GatherByWarp(call, p, pair, data, place, t, policy, path, &shared.bounds, ray);
+        }
+        path.End(&ray[0].state);
       }
-      path.End(&ray[0].state);
+      if (!t[0].valid) ray[0].state = policy.template Begin<float>();
     }
-    if (!t[0].valid) ray[0].state = policy.template Begin<float>();
-  }
-  Pixel pixel;
-  if (PixelOf<Tile>(call, warp, &pixel)) StoreRay(call, pair, pixel, policy, ray[0]);
+    Pixel pixel;
+    if (PixelOf<Tile>(call, place.x, place.y, warp, &pixel))
+      StoreRay(call, pair, pixel, policy, ray[0]);
+  });
 }
 
 struct PairsShared {
   TileBounds bounds;
   WarpQueue queue;
+  int now;
 };
+
+constexpr int kPairsBlocks = 6;
 
 // The same for views of large spheres: a thread takes two rays, which share what a sphere costs.
 template <typename Tile, typename Policy, int kChannels>
-__global__ void __launch_bounds__(Tile::kRays / 2, 6) ForwardPairs(BlendCall call, Prepared p) {
+__global__ void __launch_bounds__(Tile::kRays / 2, kPairsBlocks)
+    ForwardPairs(BlendCall call, Prepared p) {
   __shared__ PairsShared shared;
   Follow();
-  const int pair = blockIdx.z;
-  const PairData data = p.Of(call, pair);
-  if (!IsForPairs<kChannels, 0>(data)) return;
-  const LaneRay t[2] = {RayOf<Tile>(call, pair, WarpOf<Tile, 2>(0)),
-                        RayOf<Tile>(call, pair, WarpOf<Tile, 2>(1))};
-  LoadBounds<Tile, 2>(data, Place::Of(p.coarse).index, &shared.bounds);
-  __syncthreads();
-  const ViewState& view = shared.bounds.view;
-  const Policy policy = MakePolicy<Policy>(call, view);
-  Gathered<Policy, kChannels, 0> rays[2];
+  if (!IsForPairs<kChannels, 0>(p.Of(call, blockIdx.y))) return;
+  ForTiles(p, 1, shared.now, [&](auto find) {
+    const int pair = blockIdx.y;
+    const PairData data = p.Of(call, pair);
+    const LaneRay t[2] = {RayOf<Tile>(call, pair, find(), WarpOf<Tile, 2>(0)),
+                          RayOf<Tile>(call, pair, find(), WarpOf<Tile, 2>(1))};
+    LoadBounds<Tile, 2>(data, find().index, &shared.bounds);
+    __syncthreads();
+    const ViewState& view = shared.bounds.view;
+    const Policy policy = MakePolicy<Policy>(call, view);
+    Gathered<Policy, kChannels, 0> rays[2];
 #pragma unroll
-  for (int k = 0; k < 2; ++k) {
-    rays[k].state = policy.template Begin<float>();
-    if (!t[k].valid) policy.Close(&rays[k].state);
-  }
-  const CentralDrawPath<Policy> path = {{{&shared.queue}, call, view, policy}};
-  for (auto& ray : rays) path.Begin(&ray.state);
-  if (call.spheres > 0) GatherByWarp(call, p, pair, data, t, policy, path, &shared.bounds, rays);
+    for (int k = 0; k < 2; ++k) {
+      rays[k].state = policy.template Begin<float>();
+      if (!t[k].valid) policy.Close(&rays[k].state);
+    }
+    const CentralDrawPath<Policy> path = {{{&shared.queue}, call, view, policy}};
+    for (auto& ray : rays) path.Begin(&ray.state);
+    if (call.spheres > 0)
+      GatherByWarp(call, p, pair, data, find(), t, policy, path, &shared.bounds, rays);
 #pragma unroll
-  for (int k = 0; k < 2; ++k) {
-    path.End(&rays[k].state);
-    if (!t[k].valid) rays[k].state = policy.template Begin<float>();
-    Pixel pixel;
-    if (PixelOf<Tile>(call, WarpOf<Tile, 2>(k), &pixel))
-      StoreRay(call, pair, pixel, policy, rays[k]);
-  }
+    for (int k = 0; k < 2; ++k) {
+      path.End(&rays[k].state);
+      if (!t[k].valid) rays[k].state = policy.template Begin<float>();
+      Pixel pixel;
+      const Place at = find();
+      if (PixelOf<Tile>(call, at.x, at.y, WarpOf<Tile, 2>(k), &pixel))
+        StoreRay(call, pair, pixel, policy, rays[k]);
+    }
+  });
 }
 
-using Kernel = void (*)(BlendCall, Prepared);
+struct Kernel {
+  void (*run)(BlendCall, Prepared);
+  int threads;
+  int blocks;  // that a multiprocessor holds, at most
+};
 
 struct Kernels {
-  Kernel forward, pairs;  // pairs: null if forward does all
+  Kernel forward, pairs;  // pairs: nothing if forward does all
 };
+
+template <typename Tile, typename Policy, int kChannels, int kTracked>
+Kernels KernelsOf() {
+  const auto forward = Forward<Tile, Policy, kChannels, kTracked>;
+  if constexpr (kHasPairs<kChannels, kTracked>)
+    return {{forward, Tile::kRays, kBlocksOf<Tile, kChannels, kTracked>},
+            {ForwardPairs<Tile, Policy, kChannels>, Tile::kRays / 2, kPairsBlocks}};
+  return {{forward, Tile::kRays, 2048 / Tile::kRays}, {}};
+}
 
 template <typename Policy, int kChannels>
 Kernels ByTracked(const BlendCall& call) {
-  if constexpr (kChannels <= 8) {
-    if (HasRows(call.height, call.width, call.channels, call.tracked)) {
-      if constexpr (kHasPairs<kChannels, 0>)
-        return {Forward<RowTile, Policy, kChannels, 0>, ForwardPairs<RowTile, Policy, kChannels>};
-      return {Forward<RowTile, Policy, kChannels, 0>, nullptr};
-    }
-  }
-  if (call.tracked == 0) {
-    if constexpr (kHasPairs<kChannels, 0>)
-      return {Forward<SmallTile, Policy, kChannels, 0>, ForwardPairs<SmallTile, Policy, kChannels>};
-    return {Forward<SmallTile, Policy, kChannels, 0>, nullptr};
-  }
-  if (call.tracked <= 8) return {Forward<SmallTile, Policy, kChannels, 8>, nullptr};
-  return {Forward<SmallTile, Policy, kChannels, 128>, nullptr};
+  if constexpr (kChannels <= 8)
+    if (HasRows(call.height, call.width, call.channels, call.tracked))
+      return KernelsOf<RowTile, Policy, kChannels, 0>();
+  if (call.tracked == 0) return KernelsOf<SmallTile, Policy, kChannels, 0>();
+  if (call.tracked <= 8) return KernelsOf<SmallTile, Policy, kChannels, 8>();
+  return KernelsOf<SmallTile, Policy, kChannels, 128>();
 }
 
 template <typename Policy>
@@ -397,9 +434,14 @@ const char* LaunchBlend(const BlendCall& call, cudaStream_t stream) {
   Prepared p;
   const Stream follow = Stream::Of(stream);
   if (const char* error = Prepare(call, follow, &p)) return error;
-  const dim3 grid = p.coarse.grid(call.pairs);
-  follow.Launch(kernels.forward, grid, kQueue, 0, call, p);
-  if (kernels.pairs != nullptr) follow.Launch(kernels.pairs, grid, kQueue / 2, 0, call, p);
+  for (const Kernel& kernel : {kernels.forward, kernels.pairs}) {
+    if (kernel.run == nullptr) continue;
+    // As many blocks as the device holds, or, of several views, more, for their tiles differ.
+    const int all = follow.processors * kernel.blocks * (call.pairs > 1 ? 4 : 1);
+    const int of_view = (all + call.pairs - 1) / call.pairs, tiles = p.coarse.tiles();
+    const dim3 grid(of_view < tiles ? of_view : tiles, call.pairs);
+    follow.Launch(kernel.run, grid, kernel.threads, 0, call, p);
+  }
   const cudaError_t status = cudaGetLastError();
   return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
 }

@@ -21,13 +21,15 @@ __device__ __forceinline__ void Follow() {
 // Where kernels of a call go.
 struct Stream {
   cudaStream_t stream;
-  bool overlaps;  // whether the device can
+  bool overlaps;   // whether the device can
+  int processors;  // multiprocessors of the device
 
   static Stream Of(cudaStream_t stream) {
-    int device = 0, major = 0;
+    int device = 0, major = 0, processors = 1;
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    return {stream, major >= 9};
+    cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+    return {stream, major >= 9, processors};
   }
 
   // Enqueues a kernel that begins with Follow().

@@ -38,7 +38,6 @@ constexpr int kBandCells = 256;     // cells whose lists one block fills at a ti
 constexpr int kChunk = 1024;        // sorted spheres that one block bins
 constexpr int kListsPerSphere = 8;  // room in the pool of lists; cells beyond scan all spheres
 constexpr float kLarge = 32.0f;     // reach of a large sphere, in half-widths of a beam
-constexpr std::uint32_t kHiddenKey = 0xffffffffu;
 
 // x, y, z is the center; for central views the direction to it from the rays' origin.
 struct __align__(16) SphereRecord {
@@ -56,18 +55,27 @@ struct Box {
 struct Interval {
   float low, high;
 };
+constexpr Interval kNothing = {INFINITY, -INFINITY};
+
+__device__ __forceinline__ void Widen(Interval* to, const Interval& i) {
+  to->low = fminf(to->low, i.low), to->high = fmaxf(to->high, i.high);
+}
 
 // Rays of a tile or a warp: their directions and origins, in the axes of the view's frame.
 struct Bundle {
   Interval direction[3], origin[3];
 };
 
-// Sums over the rays of a cell, as deviations from the frame's ray.
-struct TileSums {
-  float origin[3], direction[3];
-  Interval along;     // of origins, along their own direction
-  Interval slope[2];  // of directions, x / z and y / z; of use where all look ahead
-  int count;
+// Where the values of a set of rays stand: the largest of them, Sortable, each low end negated;
+// then sums of deviations from the frame's ray.
+enum SpanValue {
+  kSpanDirection = 0,  // along x, y and z
+  kSpanSlope = 6,      // of directions, x / z and y / z; of use where all look ahead
+  kSpanOrigin = 10,    // along x, y and z
+  kSpanAlong = 16,     // of origins along their own direction
+  kSpanLargest = 18,
+  kSpanSums = 18,  // of origins, then the number of rays
+  kSpanValues = 22
 };
 
 // Axes that follow the image's, so that boxes of rays are tight: z along `ray`, a ray in the
@@ -95,17 +103,8 @@ struct ViewState {
   float gamma, background_depth;
 };
 
-// Spans of a column or a row of tiles, along its own axis.
-struct Span {
-  Interval direction, slope, origin;
-};
-
 // Along which measure columns and rows are told apart.
 enum Measure { kByOrigin, kByDirection, kBySlope };
-
-__host__ __device__ inline const Interval& Of(const Span& span, int measure) {
-  return measure == kByOrigin ? span.origin : measure == kBySlope ? span.slope : span.direction;
-}
 
 // Tiles that a sphere touches, where columns and rows cross.
 struct __align__(8) TileRange {
@@ -156,11 +155,10 @@ struct Coarse {
     c.over_cells = 1.0f / (c.cells_x > 0 ? c.cells_x : 1);
     return c;
   }
-  // A block for each tile of each pair.
-  dim3 grid(int pairs) const { return dim3(tiles_x, tiles_y, pairs); }
   __host__ __device__ int tiles() const { return tiles_x * tiles_y; }
   __host__ __device__ int cells() const { return cells_x * cells_y; }
   __host__ __device__ int lines() const { return tiles_x + tiles_y; }
+  __host__ __device__ int strips() const { return cells_x * tiles_y; }
   __host__ __device__ int warps() const { return tile_width * tile_height / 32; }
   // line / side, given 1 / side; exact, as both are small.
   __device__ __forceinline__ int Quotient(int line, float over_side) const {
@@ -168,18 +166,17 @@ struct Coarse {
   }
 };
 
-// The tile that a block blends.
+// A tile of a view.
 struct Place {
   int x, y;       // in tiles
-  int index;      // of all tiles
+  int index;      // of all tiles, in rows
   int cell;       // of coarse cells
   unsigned bits;  // of a Candidate that stand for it
 
-  // Of a grid of tiles_x by tiles_y blocks.
-  static __device__ __forceinline__ Place Of(const Coarse& c) {
-    const int x = blockIdx.x, y = blockIdx.y;
+  static __device__ __forceinline__ Place At(const Coarse& c, int index) {
+    const int y = index / c.tiles_x, x = index - y * c.tiles_x;
     const int cell_x = c.Quotient(x, c.over_x), cell_y = c.Quotient(y, c.over_y);
-    return {x, y, y * c.tiles_x + x, cell_y * c.cells_x + cell_x,
+    return {x, y, index, cell_y * c.cells_x + cell_x,
             1u << (x - cell_x * c.side_x >> c.shift_x) |
                 1u << (16 + (y - cell_y * c.side_y >> c.shift_y))};
   }
@@ -191,15 +188,14 @@ struct Pixel {
   std::int64_t index;
 };
 
-// The pixel of a lane in a warp of the block's rays, and whether the image has it.
+// The pixel of a lane in a warp of a tile's rays, and whether the image has it.
 template <typename Tile>
-__device__ __forceinline__ bool PixelOf(const BlendCall& call, int warp, Pixel* pixel) {
+__device__ __forceinline__ bool PixelOf(const BlendCall& call, int tile_x, int tile_y, int warp,
+                                        Pixel* pixel) {
   const int lane = threadIdx.x % 32;
   constexpr int kAcross = Tile::kWidth / Tile::kWarpWidth;
-  pixel->x =
-      blockIdx.x * Tile::kWidth + warp % kAcross * Tile::kWarpWidth + lane % Tile::kWarpWidth;
-  pixel->y =
-      blockIdx.y * Tile::kHeight + warp / kAcross * Tile::kWarpHeight + lane / Tile::kWarpWidth;
+  pixel->x = tile_x * Tile::kWidth + warp % kAcross * Tile::kWarpWidth + lane % Tile::kWarpWidth;
+  pixel->y = tile_y * Tile::kHeight + warp / kAcross * Tile::kWarpHeight + lane / Tile::kWarpWidth;
   pixel->index = std::int64_t{pixel->y} * call.width + pixel->x;
   return pixel->x < call.width && pixel->y < call.height;
 }
@@ -259,6 +255,35 @@ struct PairData {
   __device__ __forceinline__ Candidate* pool() const { return Part<Candidate>(at.pool); }
 };
 
+// Into how many buckets the spheres of a view are split to be sorted.
+struct Buckets {
+  static constexpr int kMost = 2048, kSamples = 2 * kMost;
+  // Keys that a bucket holds on average, at most; less where buckets are few, that all
+  // multiprocessors may take part.
+  static constexpr int kKeys = 1024, kFewKeys = 512, kFew = 128;
+  static constexpr int kApart = 8;  // counters lie apart, for the sake of atomics
+  int count, room;
+
+  static Buckets For(std::int64_t spheres, std::int64_t pairs) {
+    Buckets b = {1, 0};
+    while (b.count < kMost &&
+           b.count * std::int64_t{b.count * pairs < kFew ? kFewKeys : kKeys} < spheres)
+      b.count *= 2;
+    b.room = static_cast<int>(b.count == 1 ? spheres : 4 * ((spheres + b.count - 1) / b.count));
+    return b;
+  }
+  // Keys of the sample for each that splits: more of them make buckets more even.
+  __host__ __device__ int each() const { return 4 * count <= kSamples / 2 ? 4 : 2; }
+  __host__ __device__ int samples() const { return count == 1 ? 0 : each() * count; }
+  // The `i`th sphere of the sample: one of each stretch, at random lest it follows a pattern.
+  __device__ __forceinline__ int Sample(int i, int spheres) const {
+    const int begin = static_cast<int>(std::int64_t{i} * spheres / samples());
+    const int end = static_cast<int>((std::int64_t{i} + 1) * spheres / samples());
+    const unsigned noise = (static_cast<unsigned>(i) + 1) * 2654435761u;
+    return begin + static_cast<int>((noise >> 8) % static_cast<unsigned>(max(end - begin, 1)));
+  }
+};
+
 // What is kept, and pointers into the scratch of a forward call.
 struct Prepared {
   Coarse coarse;
@@ -266,22 +291,25 @@ struct Prepared {
   PairLayout at;
 
   int chunks;
-  TileSums* sums;          // [pairs, tiles]
-  TileSums* cell_sums;     // [pairs, cells]
-  Span* lines;             // [pairs, tiles_x + tiles_y]
-  Interval* intervals;     // the same in the space of the view's boxes
-  Bundle* bundles;         // [pairs, cells]
-  Box* cells;              // [pairs, cells]
-  Interval* columns;       // [pairs, kMaxAxis] along x of all cells of a column
-  Interval* rows;          // [pairs, kMaxAxis] along y of all cells of a row
-  std::uint64_t* keys[2];  // [pairs, spheres]
-  std::int32_t* order[2];
+  Frame* frames;          // [pairs]
+  std::uint32_t* strips;  // [pairs, kSpanValues, strips] of the tiles of a cell that lie in a row
+  std::uint32_t* spans;   // [pairs, kSpanAlong, tiles] of tiles; those that tell columns apart
+  Interval* intervals;    // [pairs, lines] of columns and rows of tiles
+  Box* cells;             // [pairs, cells]
+  Interval* columns;      // [pairs, kMaxAxis] along x of all cells of a column
+  Interval* rows;         // [pairs, kMaxAxis] along y of all cells of a row
+  Buckets buckets;
+  std::uint64_t* splitters;  // [pairs, buckets] the first key of each but the first
+  int* held;                 // [pairs, buckets, kApart] how many keys belong there
+  std::uint64_t* stored;     // [pairs, buckets, room] of these, what there is room for
+  int* spilled;              // [pairs] how many found none,
+  std::uint64_t* spill;      // [pairs, spheres] and which; before, the keys of the sample
+  std::int32_t* order;       // [pairs, spheres] front to back
   SphereRecord* unsorted;    // [pairs, spheres]
   TileRange* ranges;         // [pairs, spheres], of records
   std::int32_t* counts;      // [pairs, cells, chunks], then where each chunk's part begins
   unsigned long long* used;  // [pairs] entries of the pool
-  void* sort;
-  std::size_t sort_bytes;
+  int* taken;                // [pairs, 2] tiles that blocks of a kernel asked for
 
   __device__ __forceinline__ PairData Of(const BlendCall& call, int pair) const {
     return {DataOf(call.batch, kept, ProblemOf(call, pair)) + ViewOf(call, pair) * at.bytes, at};
@@ -329,10 +357,9 @@ __device__ __forceinline__ bool Touches(const Box& box, const Ball& b) {
   return x * x + y * y + z * z <= b.radius * b.radius;
 }
 
-// Of rays along two axes, in the space of the view's boxes.
-__device__ __forceinline__ Box BoxOf(int mode, const Bundle& bundle) {
+// Of rays, from their origins or directions, in the space of the view's boxes.
+__device__ __forceinline__ Box BoxOf(int mode, const Interval* from) {
   Box box;
-  const Interval* from = mode == kParallel ? bundle.origin : bundle.direction;
   for (int k = 0; k < 3; ++k) {
     const bool unbounded = mode == kParallel && k == 2 && from[0].low <= from[0].high;
     box.center[k] = unbounded ? 0.0f : 0.5f * from[k].low + 0.5f * from[k].high;
@@ -340,6 +367,10 @@ __device__ __forceinline__ Box BoxOf(int mode, const Bundle& bundle) {
     if (!(from[k].low <= from[k].high)) box.center[k] = 0.0f, box.half[k] = -INFINITY;
   }
   return box;
+}
+
+__device__ __forceinline__ Box BoxOf(int mode, const Bundle& bundle) {
+  return BoxOf(mode, mode == kParallel ? bundle.origin : bundle.direction);
 }
 
 // The cone of a bundle, in world axes.
@@ -376,6 +407,11 @@ __device__ __forceinline__ Cone ConeOf(const Frame& f, const Bundle& b) {
 
 Coarse CoarseOf(std::int64_t height, std::int64_t width, std::int64_t channels,
                 std::int64_t tracked);
+
+// Its parts. What bounds the rays also clears what the others count.
+void BoundRays(const BlendCall& call, const Prepared& p, const Stream& stream);
+void SortSpheres(const BlendCall& call, const Prepared& p, const Stream& stream);
+void MakeLists(const BlendCall& call, const Prepared& p, const Stream& stream);
 
 // Enqueues all of it.
 const char* Prepare(const BlendCall& call, const Stream& stream, Prepared* out);

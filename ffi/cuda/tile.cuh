@@ -77,11 +77,12 @@ struct LaneRay {
 };
 
 template <typename Tile>
-__device__ __forceinline__ LaneRay RayOf(const BlendCall& call, int pair, int warp) {
+__device__ __forceinline__ LaneRay RayOf(const BlendCall& call, int pair, const Place& place,
+                                         int warp) {
   LaneRay t = {{0, 0, 0, 0, 0, 0}, false};
   const int problem = ProblemOf(call, pair), view = ViewOf(call, pair);
   Pixel pixel;
-  if (PixelOf<Tile>(call, warp, &pixel)) {
+  if (PixelOf<Tile>(call, place.x, place.y, warp, &pixel)) {
     const std::int64_t at = 3 * (std::int64_t{view} * call.height * call.width + pixel.index);
     const float* o = DataOf(call.batch, call.origins, problem) + at;
     const float* n = DataOf(call.batch, call.directions, problem) + at;
@@ -146,10 +147,9 @@ __device__ __forceinline__ void LoadBounds(const PairData& data, int tile, TileB
 // fetches one sphere.
 template <int kThreads, typename Path, typename Take>
 __device__ __forceinline__ void WalkTile(const BlendCall& call, const Prepared& p, int pair,
-                                         const PairData& data, TileBounds* bounds, const Path& path,
-                                         Take take) {
+                                         const PairData& data, const Place& place,
+                                         TileBounds* bounds, const Path& path, Take take) {
   constexpr int kWarps = kThreads / 32, kScan = kStep / kThreads;
-  const Place place = Place::Of(p.coarse);
   const CellList list = data.lists()[place.cell];
   const Candidate* candidates = data.pool() + list.offset;
   const SphereRecord* records = data.records();

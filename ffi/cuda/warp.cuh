@@ -13,8 +13,21 @@ __device__ __forceinline__ float WarpMax(float x) {
   for (int d = 16; d > 0; d /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, d));
   return x;
 }
+__device__ __forceinline__ unsigned WarpMax(unsigned x) {
+#if __CUDA_ARCH__ >= 800
+  return __reduce_max_sync(~0u, x);
+#else
+  for (int d = 16; d > 0; d /= 2) x = max(x, __shfl_xor_sync(~0u, x, d));
+  return x;
+#endif
+}
 // In a fixed order, so that results repeat to the bit.
 __device__ __forceinline__ float WarpSum(float x) {
+  for (int d = 16; d > 0; d /= 2) x += __shfl_xor_sync(~0u, x, d);
+  return x;
+}
+
+__device__ __forceinline__ int WarpSum(int x) {
   for (int d = 16; d > 0; d /= 2) x += __shfl_xor_sync(~0u, x, d);
   return x;
 }

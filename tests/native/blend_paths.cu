@@ -180,6 +180,8 @@ int main() {
     jaxrec::Run({"none", kind, 3, 0, 57, 43, 0, 0.0f, RaysOf::kCamera});
     // More than one block sorts, and more than one fills lists.
     jaxrec::Run({"many", kind, 3, 0, 57, 43, 15000, 0.05f, RaysOf::kCamera});
+    // A thread takes several spheres.
+    jaxrec::Run({"most", kind, 3, 0, 57, 43, 270000, 0.01f, RaysOf::kCamera});
   }
   return 0;
 }
