@@ -9,7 +9,7 @@ import sys
 import jaxrec
 
 LAYERS = [
-    {"_typing", "_ffi"},
+    {"_typing", "_ffi", "_gather"},
     {"geometry", "metrics", "lpips"},
     {"trajectory"},
     {"scene", "sensors"},

@@ -4,7 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
+
+from .._gather import gather
 
 
 class EnvironmentMap(nnx.Module):
@@ -40,7 +42,7 @@ class EnvironmentMap(nnx.Module):
             for right, column_weight in _corners(column):
                 index = jnp.clip(down, 0, rows - 1) * columns + right % columns
                 weight = row_weight * column_weight
-                total = total + weight[..., None] * _gather(texels, index)
+                total = total + weight[..., None] * gather(texels, index)
         return total
 
 
@@ -62,27 +64,3 @@ def _corners(place: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     part = place - first
     whole = first.astype(jnp.int32)
     return (whole, 1 - part), (whole + 1, part)
-
-
-@jax.custom_vjp
-def _gather(texels: Float[Array, "texels 3"], index: Int[Array, "*pixels"]):
-    return texels[index]
-
-
-def _gather_forward(texels, index):
-    return texels[index], (texels, index)
-
-
-def _gather_backward(kept, d_out):
-    # Whole numbers add up to the same in any order, which floats do not: threads may come as they
-    # like. The sum of all sizes is 2^30 at most, so that nothing overflows; a power of two as the
-    # unit keeps even the rounding of that sum from showing.
-    texels, index = kept
-    total = jnp.abs(d_out).sum()
-    unit = jnp.exp2(jnp.ceil(jnp.log2(jnp.where(total > 0, total, jnp.ones_like(total)))) - 30)
-    whole = jnp.round(d_out / unit).astype(jnp.int32)
-    sums = jnp.zeros(texels.shape, jnp.int32).at[index].add(whole)
-    return sums.astype(texels.dtype) * unit, None
-
-
-_gather.defvjp(_gather_forward, _gather_backward)
