@@ -177,6 +177,24 @@ def multiply(
     return sum(products, jnp.zeros_like(first))
 
 
+def compose(
+    c_from_b: Float[Array, "*batch 4 4"], b_from_a: Float[Array, "... 4 4"]
+) -> Float[Array, "*batch 4 4"]:
+    """Multiplies rigid transforms, at full precision on every platform. Differentiable.
+
+    Args:
+        c_from_b: The transforms on the left.
+        b_from_a: Those on the right; missing leading axes, or such of length 1, are shared.
+
+    Returns:
+        The products `c_from_a`.
+    """
+    right = jnp.broadcast_to(b_from_a, c_from_b.shape)
+    rotation = multiply(c_from_b[..., :3, :3], right[..., :3, :3])
+    moved = rotate(c_from_b[..., :3, :3], right[..., :3, 3])
+    return rigid(rotation, moved + c_from_b[..., :3, 3])
+
+
 def axis_angle_from_matrix(rotation: Float[Array, "*batch 3 3"]) -> Float[Array, "*batch 3"]:
     """Turns rotation matrices into rotation vectors; see `matrix_from_axis_angle`.
 

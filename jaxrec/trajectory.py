@@ -11,18 +11,18 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from ._typing import Numbers, pytree
 from .geometry import (
     axis_angle_from_matrix,
     check_rigid,
+    compose,
     matrix_from_axis_angle,
     multiply,
     rigid,
     rigid_from_twist,
     rigid_inverse,
-    rotate,
     twist_from_rigid,
 )
 
@@ -56,6 +56,67 @@ def seconds_since(epoch: Any, times: Any) -> np.ndarray:
             f"epoch: got {start.dtype} for times of {array.dtype}; give both in the same unit"
         )
     return (array - np.int64(start)) / 1e9 if whole else array - np.float64(start)
+
+
+def locate(
+    known: Float[Array, " poses"],
+    intervals: Float[Array, " spans"],
+    times: Float[Array, "*batch"],
+    *,
+    edge: Edge,
+    last: Int[Array, ""] | None = None,
+) -> tuple[Int[Array, "*batch"], Float[Array, "*batch"], Bool[Array, "*batch"]]:
+    """Finds between which poses points in time lie.
+
+    Args:
+        known: Times of the poses, increasing.
+        intervals: From each of them to the next.
+        times: What to find, in the same unit.
+        edge: As of `Trajectory`.
+        last: Number of the last pose, where arrays are padded behind it.
+
+    Returns:
+        The number of the pose before each time; how far it is from there to the next pose, in
+        [0, 1] unless it extrapolates; and whether the path is known then. Differentiable in all
+        three kinds of times.
+    """
+    end = known.shape[0] - 1 if last is None else last
+    # Unrolled, the search becomes a part of one kernel; as a loop it is several for each step.
+    frozen = jax.lax.stop_gradient(known)
+    index = jnp.searchsorted(frozen, times, side="right", method="scan_unrolled") - 1
+    index = jnp.clip(index, 0, jnp.maximum(end - 1, 0))
+    weight = (times - known[index]) / intervals[index]
+    before, after = times < known[0], times > known[end]
+    if edge == "extrapolate":
+        return index, weight, jnp.ones_like(before)
+    # Not jnp.clip: its gradient is halved where a shutter starts, at weight 0 exactly.
+    weight = jnp.where(before | (weight < 0), jnp.zeros_like(weight), weight)
+    weight = jnp.where(after | (weight > 1), jnp.ones_like(weight), weight)
+    return index, weight, (edge == "hold") | ~(before | after)
+
+
+def interpolate(
+    world_from_body: Float[Array, "poses 4 4"],
+    index: Int[Array, "*batch"],
+    weight: Float[Array, "*batch"],
+) -> Float[Array, "*batch 4 4"]:
+    """Finds poses between poses: positions on a line, rotations by slerp.
+
+    Args:
+        world_from_body: The poses.
+        index: Number of the pose before.
+        weight: How far it is from there to the next one; see `locate`.
+
+    Returns:
+        Poses. Differentiable in the poses and the weights.
+    """
+    rotations, positions = world_from_body[:, :3, :3], world_from_body[:, :3, 3]
+    steps = multiply(jnp.swapaxes(rotations[:-1], -1, -2), rotations[1:])
+    turns = axis_angle_from_matrix(steps)[index] * weight[..., None]
+    rotation = multiply(rotations[index], matrix_from_axis_angle(turns))
+    start, end = positions[index], positions[index + 1]
+    position = (1 - weight)[..., None] * start + weight[..., None] * end
+    return rigid(rotation, position)
 
 
 @runtime_checkable
@@ -108,7 +169,7 @@ class Still:
 
     def mounted(self, body_from_sensor: Float[Array, "4 4"]) -> "Still":
         """See `Path`."""
-        return _with_poses(self, _compose(self.world_from_body, body_from_sensor))
+        return _with_poses(self, compose(self.world_from_body, body_from_sensor))
 
 
 @pytree("edge")
@@ -164,18 +225,12 @@ class Trajectory:
         self, times: Float[Array, "*batch"]
     ) -> tuple[Float[Array, "*batch 4 4"], Bool[Array, "*batch"]]:
         """See `Path`."""
-        index, weight, valid = _locate(self, times)
-        rotations, positions = self.world_from_body[:, :3, :3], self.world_from_body[:, :3, 3]
-        steps = multiply(jnp.swapaxes(rotations[:-1], -1, -2), rotations[1:])
-        turns = axis_angle_from_matrix(steps)[index] * weight[..., None]
-        rotation = multiply(rotations[index], matrix_from_axis_angle(turns))
-        start, end = positions[index], positions[index + 1]
-        position = (1 - weight)[..., None] * start + weight[..., None] * end
-        return rigid(rotation, position), valid
+        index, weight, valid = locate(self.times, self.intervals, times, edge=self.edge)
+        return interpolate(self.world_from_body, index, weight), valid
 
     def mounted(self, body_from_sensor: Float[Array, "4 4"]) -> "Trajectory":
         """See `Path`: the sensor's own poses are interpolated, not the body's."""
-        return _with_poses(self, _compose(self.world_from_body, body_from_sensor))
+        return _with_poses(self, compose(self.world_from_body, body_from_sensor))
 
 
 @pytree("edge")
@@ -214,14 +269,14 @@ class ScrewTrajectory:
         self, times: Float[Array, "*batch"]
     ) -> tuple[Float[Array, "*batch 4 4"], Bool[Array, "*batch"]]:
         """See `Path`."""
-        index, weight, valid = _locate(self, times)
-        steps = _compose(rigid_inverse(self.world_from_body[:-1]), self.world_from_body[1:])
+        index, weight, valid = locate(self.times, self.intervals, times, edge=self.edge)
+        steps = compose(rigid_inverse(self.world_from_body[:-1]), self.world_from_body[1:])
         twists = twist_from_rigid(steps)[index] * weight[..., None]
-        return _compose(self.world_from_body[index], rigid_from_twist(twists)), valid
+        return compose(self.world_from_body[index], rigid_from_twist(twists)), valid
 
     def mounted(self, body_from_sensor: Float[Array, "4 4"]) -> "ScrewTrajectory":
         """See `Path`."""
-        return _with_poses(self, _compose(self.world_from_body, body_from_sensor))
+        return _with_poses(self, compose(self.world_from_body, body_from_sensor))
 
 
 def _set_fields(trajectory, world_from_body, times, epoch, edge):
@@ -253,21 +308,6 @@ def _set_fields(trajectory, world_from_body, times, epoch, edge):
     object.__setattr__(trajectory, "edge", edge)
 
 
-def _locate(trajectory, times):
-    """The pose before each time, how far on to the next in [0, 1], and whether it is known."""
-    known, spans = trajectory.times, trajectory.intervals
-    index = jnp.searchsorted(jax.lax.stop_gradient(known), times, side="right") - 1
-    index = jnp.clip(index, 0, spans.shape[0] - 1)
-    weight = (times - known[index]) / spans[index]
-    before, after = times < known[0], times > known[-1]
-    if trajectory.edge == "extrapolate":
-        return index, weight, jnp.ones_like(before)
-    # Not jnp.clip: its gradient is halved where a shutter starts, at weight 0 exactly.
-    weight = jnp.where(before | (weight < 0), jnp.zeros_like(weight), weight)
-    weight = jnp.where(after | (weight > 1), jnp.ones_like(weight), weight)
-    return index, weight, (trajectory.edge == "hold") | ~(before | after)
-
-
 def _or_nan(poses, valid):
     return jnp.where(valid[..., None, None], poses, jnp.nan)
 
@@ -275,11 +315,3 @@ def _or_nan(poses, valid):
 def _with_poses(trajectory: Any, poses) -> Any:
     leaves, structure = jax.tree.flatten(trajectory)
     return jax.tree.unflatten(structure, [poses, *leaves[1:]])
-
-
-def _compose(c_from_b, b_from_a):
-    """Products of rigid transforms, at full precision; one on the right is shared by all."""
-    right = jnp.broadcast_to(b_from_a, c_from_b.shape)
-    rotation = multiply(c_from_b[..., :3, :3], right[..., :3, :3])
-    moved = rotate(c_from_b[..., :3, :3], right[..., :3, 3])
-    return rigid(rotation, moved + c_from_b[..., :3, 3])
