@@ -1,0 +1,315 @@
+"""Actors: spheres that ride in boxes which move."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.spatial.transform import Rotation, Slerp
+
+from derivatives import assert_exact_derivatives
+from jaxrec._gather import gather
+from jaxrec.geometry import matrix_from_axis_angle, rigid, rigid_from_twist
+from jaxrec.scene import STATIC, Actors, Spheres
+from jaxrec.shading import SphericalHarmonics
+from jaxrec.trajectory import ScrewTrajectory, Still, Trajectory
+
+TIMES = {"van": np.array([0.0, 0.5, 1.2, 2.0]), "car": np.array([0.3, 0.9])}
+TIMES_OF_ALL = np.array([-1.0, 0.3, 0.5, 0.8, 0.9, 2.0, 3.0])
+FEATURES = np.random.default_rng(3).normal(size=(1, 27))
+ACTOR = np.array([0, STATIC, 1, 0, 2, STATIC, 1], np.int32)
+
+
+def pose(x, y, turn):
+    return np.array(
+        [[np.cos(turn), -np.sin(turn), 0, x], [np.sin(turn), np.cos(turn), 0, y]]
+        + [[0, 0, 1, 0.5], [0, 0, 0, 1]]
+    )
+
+
+POSES = {
+    "van": np.stack([pose(0, 0, 0.1), pose(2, 0.5, 0.4), pose(5, 2, 0.5), pose(8, 4, 0.9)]),
+    "car": np.stack([pose(20, -3, 3.0), pose(15, -3.5, 2.9)]),
+}
+POST = pose(3, 3, 0.7)
+
+
+def paths(dtype=jnp.float32, edge="nan"):
+    moving = {
+        name: Trajectory(jnp.asarray(POSES[name], dtype), TIMES[name], edge=edge) for name in POSES
+    }
+    return {**moving, "post": Still(jnp.asarray(POST, dtype))}
+
+
+def actors(dtype=jnp.float32, edge="nan", **kwargs) -> Actors:
+    return Actors.create(paths(dtype, edge), **kwargs)
+
+
+def spheres(dtype=jnp.float32) -> Spheres:
+    draw = np.random.default_rng(0)
+    return Spheres.create(
+        jnp.asarray(draw.normal(size=(7, 3)), dtype),
+        jnp.asarray(draw.uniform(0.1, 0.4, 7), dtype),
+        jnp.asarray(draw.uniform(0.1, 0.9, 7), dtype),
+        jnp.asarray(draw.normal(size=(7, 12)), dtype),
+        capacity=7,
+    )
+
+
+sample = jax.jit(lambda path, times: path.sample(times))
+
+
+@jax.jit
+def place(moving, scene, time):
+    return moving.placed(scene, jnp.asarray(ACTOR), time)
+
+
+@pytest.mark.parametrize("edge", ["nan", "hold", "extrapolate"])
+def test_all_paths_are_evaluated_as_each_alone(x64, edge):
+    times = jnp.asarray(TIMES_OF_ALL)
+    found, valid = sample(actors(jnp.float64, edge), times)
+    assert found.shape == (3, 7, 4, 4) and np.all(np.isfinite(found))
+    for row, path in enumerate(paths(jnp.float64, edge).values()):
+        alone, known = sample(path, times)
+        np.testing.assert_array_equal(valid[row], known)
+        np.testing.assert_allclose(found[row], alone, atol=1e-13)
+
+
+def test_a_scene_is_placed_sphere_by_sphere(x64):
+    scene, time = spheres(jnp.float64), 0.8
+    found = place(actors(jnp.float64), scene, jnp.asarray(time))
+    for i, number in enumerate(ACTOR):
+        center = np.asarray(scene.centers[i])
+        if number == STATIC:
+            turn, where = np.eye(3), np.zeros(3)
+        elif number == 2:
+            turn, where = POST[:3, :3], POST[:3, 3]
+        else:
+            name = ("van", "car")[number]
+            of = POSES[name][:, :3]
+            turn = Slerp(TIMES[name], Rotation.from_matrix(of[:, :, :3]))(time).as_matrix()
+            where = np.array([np.interp(time, TIMES[name], of[:, axis, 3]) for axis in range(3)])
+        np.testing.assert_allclose(found.spheres.centers[i], turn @ center + where, atol=1e-13)
+        np.testing.assert_allclose(found.world_from_actor[i], turn, atol=1e-13)
+    assert np.all(found.spheres.alive)
+    np.testing.assert_array_equal(found.spheres.radii, scene.radii)
+
+
+def test_the_static_world_stays_to_the_bit():
+    scene = spheres()
+    found = place(actors(), scene, jnp.float32(0.8))
+    still = ACTOR == STATIC
+    np.testing.assert_array_equal(found.spheres.centers[still], scene.centers[still])
+    np.testing.assert_array_equal(found.velocities[still], 0)
+    np.testing.assert_array_equal(found.world_from_actor[still], np.tile(np.eye(3), (2, 1, 1)))
+
+
+def test_velocities_are_derivatives_of_centers_in_time(x64):
+    moving, scene, step = actors(jnp.float64), spheres(jnp.float64), 1e-5
+    at = [place(moving, scene, jnp.asarray(0.8 + s)) for s in (-step, 0, step)]
+    numeric = (at[2].spheres.centers - at[0].spheres.centers) / (2 * step)
+    np.testing.assert_allclose(at[1].velocities, numeric, atol=1e-8)
+    speed = np.linalg.norm(at[1].velocities, axis=-1)
+    assert speed[0] > 3 and speed[4] < 1e-20
+
+
+def test_a_turning_box_moves_its_corners_across():
+    # 2 rad/s about z, standing: v = omega x r.
+    turning = Trajectory(np.stack([pose(1, 2, 0), pose(1, 2, 0.5)]), np.array([0.0, 0.25]))
+    corner = Spheres.create([[3.0, 0, 0]], [0.1], [1.0], [[0.0]])
+    found = Actors.create({"a": turning}).placed(corner, jnp.array([0]), jnp.float32(0))
+    np.testing.assert_allclose(found.velocities, [[0, 6, 0]], atol=1e-5)
+
+
+def test_linear_motion_holds_for_an_exposure(x64):
+    # The bound of the documentation: w^2 r dt^2 / 2.
+    turning = Trajectory(np.stack([pose(0, 0, 0), pose(5, 1, 0.5)]), np.array([0.0, 1.0]))
+    moving = Actors.create({"a": turning})
+    scene = Spheres.create(jnp.asarray([[2.5, 0, 0]]), jnp.ones(1), jnp.ones(1), jnp.ones((1, 1)))
+    times = jnp.asarray([0.5, 0.52])
+    found = jax.vmap(lambda time: moving.placed(scene, jnp.array([0]), time))(times)
+    here, there = found.spheres.centers
+    error = there - here - 0.02 * found.velocities[0]
+    assert 0 < np.linalg.norm(error) <= 0.5 * 0.5**2 * 2.5 * 0.02**2 * 1.001
+
+
+def test_actors_are_hidden_where_they_have_no_pose():
+    # The car is known from 0.3 s to 0.9 s, the van from 0 to 2, the post always.
+    for time, hidden in ((0.1, [1]), (0.9, []), (1.5, [1]), (2.5, [0, 1])):
+        found = place(actors(), spheres(), jnp.float32(time))
+        np.testing.assert_array_equal(found.spheres.alive, ~np.isin(ACTOR, hidden))
+        assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(found))
+        np.testing.assert_array_equal(found.velocities[np.isin(ACTOR, hidden)], 0)
+    dead = dataclasses.replace(spheres(), alive=jnp.zeros(7, bool))
+    assert not np.any(place(actors(), dead, jnp.float32(0.5)).spheres.alive)
+
+
+def test_at_its_last_pose_an_actor_still_moves():
+    # Shorter paths are padded: the span behind the last pose must not be found.
+    found = place(actors(), spheres(), jnp.float32(0.9))
+    np.testing.assert_allclose(found.spheres.alive, True)
+    speed = np.linalg.norm(np.asarray(found.velocities)[ACTOR == 1], axis=-1)
+    assert np.all(speed > 7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("refined", ["actor", "pose"])
+def test_placing_has_exact_derivatives(x64, refined):
+    # Without the post, whose times lie so far away that steps would be lost in them.
+    moving = {name: path for name, path in paths(jnp.float64).items() if name != "post"}
+    moving, scene = Actors.create(moving, refined=refined), spheres(jnp.float64)
+    twists = 0.3 * np.random.default_rng(1).normal(size=moving.twists.shape)
+
+    def outputs(poses, times, intervals, twists, centers, time):
+        changed = dataclasses.replace(
+            moving, world_from_box=poses, times=times, intervals=intervals, twists=twists
+        )
+        placed = dataclasses.replace(scene, centers=centers)
+        found = changed.placed(placed, jnp.asarray(ACTOR % 2), time)
+        return found.spheres.centers, found.velocities, found.world_from_actor
+
+    assert_exact_derivatives(
+        outputs,
+        moving.world_from_box,
+        moving.times,
+        moving.intervals,
+        jnp.asarray(twists),
+        scene.centers,
+        jnp.asarray(0.8),
+        atol=1e-7,
+    )
+
+
+@pytest.mark.slow
+def test_gradients_are_those_of_double_precision():
+    # In float32 rows are gathered by a function whose gradient is our own.
+    def loss(moving, scene, twists, time):
+        found = dataclasses.replace(moving, twists=twists).placed(scene, jnp.asarray(ACTOR), time)
+        total = jnp.sum(jnp.sin(found.spheres.centers)) + jnp.sum(jnp.cos(found.velocities))
+        return total + jnp.sum(found.world_from_actor * jnp.arange(9.0).reshape(1, 3, 3))
+
+    def gradients(dtype):
+        moving = actors(dtype, refined="pose")
+        twists = jnp.asarray(0.1 * np.random.default_rng(2).normal(size=(3, 4, 6)), dtype)
+        gradient = jax.jit(jax.grad(loss, argnums=(2, 3)))
+        return gradient(moving, spheres(dtype), twists, jnp.asarray(0.8, dtype))
+
+    single = gradients(jnp.float32)
+    with jax.enable_x64(True):
+        for ours, truth in zip(single, gradients(jnp.float64), strict=True):
+            np.testing.assert_allclose(ours, truth, rtol=2e-4, atol=2e-4)
+
+
+def test_twists_move_boxes_along_their_own_axes(x64):
+    moving = actors(jnp.float64)
+    twists = moving.twists.at[0, 0].set(jnp.asarray([0, 0, 0.2, 0.5, -0.1, 0]))
+    refined = dataclasses.replace(moving, twists=twists)
+    motion = np.asarray(rigid_from_twist(twists[0, 0]))
+    before, after = (np.asarray(sample(value, TIMES_OF_ALL)[0]) for value in (moving, refined))
+    np.testing.assert_allclose(after[0, [2, 5]], before[0, [2, 5]] @ motion, atol=1e-14)
+    np.testing.assert_array_equal(after[1:], before[1:])
+    # Refined or not, rotations stay rotations.
+    turn = after[0, :, :3, :3]
+    np.testing.assert_allclose(
+        turn @ np.swapaxes(turn, 1, 2), np.tile(np.eye(3), (7, 1, 1)), atol=1e-14
+    )
+
+
+def test_actors_are_taken_out():
+    gone = actors().without(["van"])
+    found = place(gone, spheres(), jnp.float32(0.5))
+    np.testing.assert_array_equal(found.spheres.alive, ACTOR != 0)
+    np.testing.assert_array_equal(place(gone.without([]), spheres(), 0.5).spheres.alive, ACTOR != 0)
+    # Nothing is compiled anew.
+    assert jax.tree.structure(gone) == jax.tree.structure(actors())
+
+
+def test_actors_are_moved_along_their_own_axes(x64):
+    moving = actors(jnp.float64)
+    moving = dataclasses.replace(moving, twists=moving.twists.at[1, 0, 3].set(0.4))
+    left = np.eye(4)
+    left[1, 3] = 1.5
+    before, after = (
+        np.asarray(sample(value, TIMES_OF_ALL)[0]) for value in (moving, moving.moved("car", left))
+    )
+    np.testing.assert_array_equal(after[0], before[0])
+    # Between poses the moved ones are interpolated, on a line of their own.
+    np.testing.assert_allclose(after[1, [1, 4]], before[1, [1, 4]] @ left, atol=1e-14)
+    assert np.all(after[1, :, 1, 3] < before[1, :, 1, 3] - 1.4)  # it drives towards -x
+
+
+def test_view_dependent_colour_turns_with_the_actor():
+    # A sphere looked at from the side it turns is looked at from the same side of itself.
+    turn = matrix_from_axis_angle(jnp.asarray([0.2, -0.4, 1.1]))
+    moved = {"a": Still(rigid(turn, jnp.asarray([4.0, 5, 6])))}
+    one = Spheres.create(
+        np.zeros((1, 3)), [0.3], [1.0], np.random.default_rng(3).normal(size=(1, 27))
+    )
+    found = Actors.create(moved).placed(one, jnp.array([0]), jnp.float32(0))
+    seen = jnp.asarray([[0.6, 0.0, -0.8]])
+    shader = SphericalHarmonics(2)
+    wanted = shader.per_sphere(one.features, seen)
+    turned = found.local(jnp.einsum("ij,nj->ni", turn, seen))
+    np.testing.assert_allclose(shader.per_sphere(one.features, turned), wanted, atol=1e-5)
+    stack = jnp.tile(jnp.einsum("ij,nj->ni", turn, seen)[None], (3, 1, 1))
+    np.testing.assert_allclose(found.local(stack)[2], turned, atol=1e-6)
+
+
+def test_a_scene_without_actors_and_one_without_spheres():
+    nobody = Actors.create({})
+    still = jnp.full(7, STATIC)
+    found = jax.jit(lambda moving, scene: moving.placed(scene, still, jnp.float32(1)))(
+        nobody, spheres()
+    )
+    np.testing.assert_array_equal(found.spheres.centers, spheres().centers)
+    assert np.all(found.spheres.alive) and not np.any(found.velocities)
+    empty = Spheres.create(np.zeros((0, 3)), np.zeros(0), np.zeros(0), np.zeros((0, 3)))
+    none = actors().placed(empty, jnp.zeros(0, jnp.int32), jnp.float32(1))
+    assert none.velocities.shape == (0, 3)
+
+
+def test_times_may_be_a_batch():
+    times = jnp.asarray([0.4, 0.8])
+    many = jax.vmap(place, (None, None, 0))(actors(), spheres(), times)
+    for i in range(2):
+        alone = place(actors(), spheres(), times[i])
+        np.testing.assert_allclose(many.spheres.centers[i], alone.spheres.centers, atol=1e-6)
+        np.testing.assert_allclose(many.velocities[i], alone.velocities, atol=1e-5)
+
+
+def test_gathered_rows_have_the_gradient_of_indexing(key):
+    table = jax.random.normal(key, (5, 3))
+    index = jax.random.randint(key, (400,), 0, 5)
+    weight = jax.random.normal(key, (400, 3))
+    gradient = jax.grad(lambda table: jnp.sum(gather(table, index) * weight))(table)
+    wanted = jax.grad(lambda table: jnp.sum(table[index] * weight))(table)
+    np.testing.assert_allclose(gradient, wanted, atol=1e-4)
+    # One past the end: the last row without a gradient.
+    beyond = jnp.array([4, 5])
+    np.testing.assert_array_equal(gather(table, beyond), table[jnp.array([4, 4])])
+    gradient = jax.grad(lambda table: jnp.sum(gather(table, beyond)))(table)
+    np.testing.assert_allclose(gradient[4], 1, rtol=1e-6)
+    np.testing.assert_allclose(gradient[:4], 0)
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (
+            lambda: Actors.create({"a": ScrewTrajectory(POSES["car"], TIMES["car"])}),
+            "paths: got ScrewTrajectory for 'a'; give a Trajectory or Still",
+        ),
+        (
+            lambda: Actors.create({**paths(), "b": paths(edge="hold")["car"]}),
+            "edge: got 'nan' of 'van' and 'hold' of 'b'; give paths of one",
+        ),
+        (lambda: actors().without(["bus"]), "id: got 'bus'; give one of van, car, post"),
+        (lambda: Actors.create({}).number("bus"), "id: got 'bus'; give one of none, for nothing"),
+        (lambda: actors().moved("van", 2 * np.eye(4)), "box_from_box: got the last row"),
+    ],
+)
+def test_errors_name_the_argument_what_was_given_and_what_is_wanted(own_errors, call: Any, message):
+    with pytest.raises(ValueError, match=message):
+        call()
