@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 from .._typing import Numbers, concrete, float_array, positive_integer, pytree
 from ..geometry import check_rigid, unit
 from ..trajectory import Path
+from ._lidar_projection import project_spinning
 from ._moving import moving_rays
 from .rays import Rays
 
@@ -141,6 +142,27 @@ class SpinningLidar:
             the beam. Shots whose time the trajectory does not cover have NaN directions.
         """
         return _spinning_rays(self, elements)
+
+    def project(
+        self, points: Float[Array, "*batch 3"]
+    ) -> tuple[Float[Array, "*found 2"], Float[Array, "*found"], Float[Array, "*found"]]:
+        """Finds which shots meet points, each from where the lidar is when it is fired.
+
+        Args:
+            points: World coordinates in metres, of things that stand still.
+
+        Returns:
+            (row, column) of the shot, its time in seconds since the epoch, and the range in
+            metres: the inverse of `rays`. Between shots both numbers are fractions: columns
+            by azimuth, rows from the nearest one on to the next one up or down, in whichever
+            order their elevations are; of a single row or column, in radians. Rows may lie outside
+            the grid, and columns by half of one. Points that are passed over (outside the part of a
+            turn that columns cover, at the seam of a turn, or where the trajectory has no pose)
+            have NaN, without gradient. Of two shots that meet a point, at the seam, it is one.
+            Differentiable in the points and all fields but the beam; the row that is nearest has
+            no derivative.
+        """
+        return project_spinning(self, points)
 
 
 @pytree()
