@@ -10,7 +10,7 @@ import jaxrec
 
 LAYERS = [
     {"_typing", "_ffi", "_gather"},
-    {"geometry", "metrics", "lpips"},
+    {"geometry", "metrics", "lidar_metrics", "lpips"},
     {"trajectory"},
     {"scene", "sensors"},
     {"rendering", "shading", "losses"},
