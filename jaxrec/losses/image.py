@@ -1,8 +1,4 @@
-"""Training objectives: differences to a target, regularisers, and their weighted sum.
-
-Images are `[..., H, W, C]`. A mask selects pixels: those where it is False or 0 do not count, and
-a mask that selects nothing makes a difference 0.
-"""
+"""Objectives for images and spheres, and their weighted sum."""
 
 from collections.abc import Mapping
 
@@ -11,11 +7,11 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
+from ._mean import Mask, masked_mean
+
 _WINDOW = 11
 _SIGMA = 1.5
 _C1, _C2 = 0.01**2, 0.03**2
-
-Mask = Bool[Array, "*pixels"] | Float[Array, "*pixels"]
 
 
 def l1(
@@ -33,7 +29,7 @@ def l1(
     Returns:
         The mean, differentiable (with gradient 0 where both agree exactly).
     """
-    return _mean(jnp.abs(prediction - target), mask)
+    return masked_mean(jnp.abs(prediction - target), mask)
 
 
 def mse(
@@ -51,7 +47,7 @@ def mse(
     Returns:
         The mean, differentiable.
     """
-    return _mean(jnp.square(prediction - target), mask)
+    return masked_mean(jnp.square(prediction - target), mask)
 
 
 def huber(
@@ -77,7 +73,7 @@ def huber(
     """
     size = jnp.abs(prediction - target)
     inside = jnp.minimum(size, width)
-    return _mean(inside * inside / (2 * width) + (size - inside), mask)
+    return masked_mean(inside * inside / (2 * width) + (size - inside), mask)
 
 
 def d_ssim(
@@ -128,7 +124,7 @@ def d_ssim(
     power = mean_a * mean_a + mean_b * mean_b
     similarity = (2 * both + _C1) * (2 * (product - both) + _C2)
     similarity = similarity / ((power + _C1) * (squares - power + _C2))
-    return 0.5 * _mean(1 - jnp.moveaxis(similarity, 0, -1), weights)
+    return 0.5 * masked_mean(1 - jnp.moveaxis(similarity, 0, -1), weights)
 
 
 def energy(values: Float[Array, "*pixels channels"], mask: Mask | None = None) -> Float[Array, ""]:
@@ -141,14 +137,14 @@ def energy(values: Float[Array, "*pixels channels"], mask: Mask | None = None) -
     Returns:
         The mean, differentiable.
     """
-    return _mean(jnp.square(values), mask)
+    return masked_mean(jnp.square(values), mask)
 
 
 def opacity_cost(
     opacities: Float[Array, " spheres"], alive: Bool[Array, " spheres"]
 ) -> Float[Array, ""]:
     """Computes the mean opacity of the living spheres, which thins out those that do little."""
-    return _mean(opacities[..., None], alive)
+    return masked_mean(opacities[..., None], alive)
 
 
 def opacity_entropy(
@@ -162,14 +158,14 @@ def opacity_entropy(
     tiny = float(jnp.finfo(opacities.dtype).eps)
     inside = jnp.clip(opacities, tiny, 1 - tiny)
     entropy = -inside * jnp.log(inside) - (1 - inside) * jnp.log1p(-inside)
-    return _mean(entropy[..., None], alive)
+    return masked_mean(entropy[..., None], alive)
 
 
 def radius_cost(
     radii: Float[Array, " spheres"], alive: Bool[Array, " spheres"]
 ) -> Float[Array, ""]:
     """Computes the mean radius of the living spheres, which shrinks those that do little."""
-    return _mean(radii[..., None], alive)
+    return masked_mean(radii[..., None], alive)
 
 
 def weighted_sum(
@@ -195,16 +191,6 @@ def weighted_sum(
         total = part if total is None else total + part
     assert total is not None
     return total
-
-
-def _mean(values: Array, mask: Array | None) -> Array:
-    if mask is None:
-        return values.mean()
-    weights = mask.astype(values.dtype)
-    total = (values * weights[..., None]).sum()
-    # Nothing selected gives 0 / tiny = 0; weights that sum to less than one pixel still average.
-    floor = jnp.asarray(np.finfo(values.dtype).tiny, values.dtype)
-    return total / jnp.maximum(weights.sum() * values.shape[-1], floor)
 
 
 def _windows(size: int, stride: int, dtype) -> np.ndarray:
