@@ -3,6 +3,7 @@
 from ..geometry import look_at as look_at
 from ._stream import stream_frames as stream_frames
 from .camera import PinholeCamera as PinholeCamera
+from .depth_image import depth_image as depth_image
 from .exposure import Exposure as Exposure
 from .frame import Frame as Frame
 from .lens_camera import LensCamera as LensCamera
