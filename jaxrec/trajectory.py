@@ -78,7 +78,7 @@ def locate(
     Returns:
         The number of the pose before each time; how far it is from there to the next pose, in
         [0, 1] unless it extrapolates; and whether the path is known then. Differentiable in all
-        three kinds of times.
+        three kinds of times. Times past an end by no more than rounding are known.
     """
     end = known.shape[0] - 1 if last is None else last
     # Unrolled, the search becomes a part of one kernel; as a loop it is several for each step.
@@ -86,13 +86,15 @@ def locate(
     index = jnp.searchsorted(frozen, times, side="right", method="scan_unrolled") - 1
     index = jnp.clip(index, 0, jnp.maximum(end - 1, 0))
     weight = (times - known[index]) / intervals[index]
-    before, after = times < known[0], times > known[end]
     if edge == "extrapolate":
-        return index, weight, jnp.ones_like(before)
+        return index, weight, jnp.ones_like(times, bool)
     # Not jnp.clip: its gradient is halved where a shutter starts, at weight 0 exactly.
-    weight = jnp.where(before | (weight < 0), jnp.zeros_like(weight), weight)
-    weight = jnp.where(after | (weight > 1), jnp.ones_like(weight), weight)
-    return index, weight, (edge == "hold") | ~(before | after)
+    weight = jnp.where(weight < 0, jnp.zeros_like(weight), weight)
+    weight = jnp.where(weight > 1, jnp.ones_like(weight), weight)
+    # Sensors whose last line or column meets the last pose compute its time with an error.
+    slack = 4 * jnp.finfo(times.dtype).eps * jnp.maximum(jnp.abs(frozen[0]), jnp.abs(frozen[end]))
+    inside = (times >= frozen[0] - slack) & (times <= frozen[end] + slack)
+    return index, weight, (edge == "hold") | inside
 
 
 def interpolate(

@@ -148,6 +148,15 @@ def test_shots_before_the_first_pose_have_no_ray():
     assert missing.any() and not missing.all()
 
 
+def test_a_sweep_as_long_as_its_trajectory_has_all_rays():
+    # The last column's time is rounded to one past the last pose.
+    drive = Trajectory(np.tile(I4, (2, 1, 1)), np.array([0.0, 0.1]))
+    lidar = SpinningLidar(I4, drive, [0.0], np.linspace(-0.2, 0.2, 41), start=0.0, end=0.1)
+    rays = rays_of(lidar)
+    assert rays.times[0, -1] > drive.times[-1]
+    assert np.all(np.isfinite(rays.directions))
+
+
 project = jax.jit(lambda lidar, points: lidar.project(points))
 
 
