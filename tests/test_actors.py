@@ -257,6 +257,36 @@ def test_view_dependent_colour_turns_with_the_actor():
     np.testing.assert_allclose(found.local(stack)[2], turned, atol=1e-6)
 
 
+def test_points_are_given_to_the_boxes_that_hold_them():
+    moving, scene = actors(), spheres()
+    sizes = jnp.asarray([[6.0, 6, 6], [6, 6, 6], [0.1, 0.1, 0.1]])
+
+    @jax.jit
+    def find(moving, points, time, margin=0.0):
+        return moving.owners(points, jnp.full(7, time), sizes, margin=margin)
+
+    riding = np.isin(ACTOR, (0, 1))
+    for time in (0.5, 0.8):
+        placed = place(moving, scene, jnp.float32(time)).spheres.centers
+        owner, local = find(moving, placed, time)
+        np.testing.assert_array_equal(np.asarray(owner)[riding], ACTOR[riding])
+        np.testing.assert_allclose(local[riding], scene.centers[riding], atol=2e-5)
+    # The post's box is too small for its sphere; with a margin it is not.
+    alone = moving.without(["van"])
+    owner, local = find(alone, placed, 0.8)
+    assert owner[4] == STATIC and owner[0] == STATIC
+    np.testing.assert_array_equal(local[4], placed[4])
+    assert find(alone, placed, 0.8, 2.5)[0][4] == 2
+    # Before the car is there, its box holds nothing.
+    assert not np.any(np.asarray(find(moving, placed, 0.2)[0]) == 1)
+
+
+def test_a_point_in_two_boxes_is_in_that_where_it_lies_deepest():
+    twice = Actors.create({"a": Still(jnp.eye(4)), "b": Still(jnp.eye(4))})
+    boxes = jnp.asarray([[2.0, 2, 2], [4, 4, 4]])
+    assert twice.owners(jnp.zeros((1, 3)), jnp.zeros(1), boxes)[0] == 1
+
+
 def test_a_scene_without_actors_and_one_without_spheres():
     nobody = Actors.create({})
     still = jnp.full(7, STATIC)
@@ -265,6 +295,8 @@ def test_a_scene_without_actors_and_one_without_spheres():
     )
     np.testing.assert_array_equal(found.spheres.centers, spheres().centers)
     assert np.all(found.spheres.alive) and not np.any(found.velocities)
+    owner, _ = nobody.owners(jnp.zeros((2, 3)), jnp.zeros(2), jnp.zeros((0, 3)))
+    np.testing.assert_array_equal(owner, STATIC)
     empty = Spheres.create(np.zeros((0, 3)), np.zeros(0), np.zeros(0), np.zeros((0, 3)))
     none = actors().placed(empty, jnp.zeros(0, jnp.int32), jnp.float32(1))
     assert none.velocities.shape == (0, 3)

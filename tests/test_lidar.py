@@ -12,6 +12,7 @@ from derivatives import assert_exact_derivatives
 from jaxrec.sensors import (
     RayBundle,
     SpinningLidar,
+    Sweep,
     fit_rows,
     fit_rows_and_heights,
     spin,
@@ -155,6 +156,22 @@ def test_a_sweep_as_long_as_its_trajectory_has_all_rays():
     rays = rays_of(lidar)
     assert rays.times[0, -1] > drive.times[-1]
     assert np.all(np.isfinite(rays.directions))
+
+
+def test_points_of_a_sweep_are_where_its_rays_end():
+    lidar = spinning()
+    rays = rays_of(lidar)
+    ranges = np.random.default_rng(3).uniform(2, 30, (4, 7)).astype(np.float32)
+    returned = np.ones((4, 7), bool)
+    returned[0, 2] = False
+    mask = np.ones((4, 7), bool)
+    mask[3, 3] = False
+    points, times = Sweep(lidar, ranges * returned, returned, mask=mask).points()
+    used = returned & mask
+    wanted = rays.origins + ranges[..., None] * rays.directions
+    assert len(points) == 26
+    np.testing.assert_allclose(points, np.asarray(wanted)[used], atol=1e-5)
+    np.testing.assert_array_equal(times, np.asarray(rays.times)[used])
 
 
 project = jax.jit(lambda lidar, points: lidar.project(points))

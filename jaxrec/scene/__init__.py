@@ -1,4 +1,5 @@
 """What is in the world."""
 
-from .actors import STATIC as STATIC, Actors as Actors, Placed as Placed
+from ._actor_poses import STATIC as STATIC
+from .actors import Actors as Actors, Placed as Placed
 from .spheres import Spheres as Spheres, UnconstrainedSpheres as UnconstrainedSpheres

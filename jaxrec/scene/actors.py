@@ -12,16 +12,14 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .._gather import gather
 from .._typing import Numbers, pytree
-from ..geometry import check_rigid, compose, rigid_from_twist, rotate
-from ..trajectory import Edge, Path, Still, Trajectory, interpolate, locate
+from ..geometry import check_rigid, rotate
+from ..trajectory import Edge, Path, Still, Trajectory
+from ._actor_poses import moved, owners, refined_poses, sample
 from .spheres import Spheres
-
-STATIC = -1
-"""The number of spheres that belong to no actor."""
 
 # Seconds before and after the epoch for which a path that stands still is known: 30 years.
 _ALWAYS = 1e9
@@ -122,7 +120,7 @@ class Actors:
 
     def poses(self) -> Float[Array, "actors poses 4 4"]:
         """The poses with their refinement. Differentiable."""
-        return _poses(self)
+        return refined_poses(self)
 
     def sample(
         self, times: Float[Array, "*batch"]
@@ -136,7 +134,7 @@ class Actors:
             `world_from_box` of each actor at each time, finite everywhere, and whether the actor
             is there then. Differentiable in the poses, twists and all times.
         """
-        return _sample(self, times)
+        return sample(self, times)
 
     def placed(
         self, spheres: Spheres, actor: Int[Array, " spheres"], time: Float[Array, ""]
@@ -157,6 +155,30 @@ class Actors:
             See `Placed`. Differentiable in the centers, poses, twists and all times.
         """
         return _placed(self, spheres, actor, time)
+
+    def owners(
+        self,
+        points: Float[Array, "points 3"],
+        times: Float[Array, " points"],
+        sizes: Float[Array, "actors 3"],
+        *,
+        margin: ArrayLike = 0.0,
+    ) -> tuple[Int[Array, " points"], Float[Array, "points 3"]]:
+        """Finds in whose box points are, each at its time.
+
+        Args:
+            points: World coordinates in metres.
+            times: When each was measured, in seconds since the epoch.
+            sizes: Of the boxes along their x, y and z, in metres.
+            margin: How far outside a box points still belong to it, in metres: boxes of logs are
+                tight, and miss mirrors.
+
+        Returns:
+            The actor of each point, `STATIC` for those in no box, and the point in that
+            actor's box or, for `STATIC`, in the world. Of boxes that overlap, the one in which it
+            lies deepest. What spheres of a scene begin with, and masks of movers, are made so.
+        """
+        return owners(self, points, times, sizes, margin)
 
     def without(self, ids: Iterable[str]) -> "Actors":
         """Takes actors out of the scene: their spheres are not alive at any time.
@@ -183,7 +205,7 @@ class Actors:
         """
         number = self.number(id)
         motion = check_rigid("box_from_box", box_from_box, self.world_from_box.dtype)
-        return _moved(self, number, motion)
+        return moved(self, number, motion)
 
     def number(self, id: str) -> int:
         """The number by which spheres name an actor.
@@ -232,31 +254,6 @@ def _padded(path: Trajectory, most: int) -> tuple[np.ndarray, np.ndarray, np.nda
 
 
 @jax.jit
-def _poses(actors):
-    return compose(actors.world_from_box, rigid_from_twist(actors.twists))
-
-
-@jax.jit
-def _sample(actors, times):
-    def one(poses, twists, known, intervals, count):
-        def at(time):
-            last = count - 1
-            index, weight, valid = locate(known, intervals, time, edge=actors.edge, last=last)
-            # Only two poses are refined and compared, not all.
-            pair = jnp.stack([index, index + 1])
-            motion = rigid_from_twist(twists[jnp.minimum(pair, twists.shape[0] - 1)])
-            refined = compose(poses[pair], motion)
-            return interpolate(refined, jnp.zeros_like(index), weight), valid & (count > 0)
-
-        return jax.vmap(at)(times.reshape(-1))
-
-    fields = (actors.world_from_box, actors.twists, actors.times, actors.intervals, actors.counts)
-    poses, valid = jax.vmap(one)(*fields)
-    shape = (len(actors.ids), *times.shape)
-    return poses.reshape(*shape, 4, 4), valid.reshape(shape)
-
-
-@jax.jit
 def _placed(actors, spheres, actor, time):
     (poses, valid), (rates, _) = jax.jvp(actors.sample, (time,), (jnp.ones_like(time),))
     # One row for all that an actor's spheres need, and a last one for the world, which stands.
@@ -267,13 +264,13 @@ def _placed(actors, spheres, actor, time):
     row = jnp.where(actor < 0, last + 1, actor)
     found = _rows(table, row).reshape(*row.shape, 3, 8)
     rotation, position, turning, motion = jnp.split(found, [3, 4, 7], axis=-1)
-    moved = dataclasses.replace(
+    there = dataclasses.replace(
         spheres,
         centers=rotate(rotation, spheres.centers) + position[..., 0],
         alive=spheres.alive & jnp.append(valid, True).at[row].get(mode="clip"),
     )
     velocities = rotate(turning, spheres.centers) + motion[..., 0]
-    return Placed(moved, velocities, rotation)
+    return Placed(there, velocities, rotation)
 
 
 def _rows(table, index):
@@ -281,13 +278,3 @@ def _rows(table, index):
     if table.dtype == jnp.float64:
         return table.at[index].get(mode="clip")
     return gather(table, index)
-
-
-@jax.jit
-def _moved(actors, number, motion):
-    poses = compose(actors.poses()[number], motion)
-    return dataclasses.replace(
-        actors,
-        world_from_box=actors.world_from_box.at[number].set(poses),
-        twists=actors.twists.at[number].set(0),
-    )

@@ -49,6 +49,22 @@ class Sweep:
             if array is not None:
                 self._check(field, array, dtype)
 
+    def points(self) -> tuple[Float32[np.ndarray, "n 3"], Float32[np.ndarray, " n"]]:
+        """Where first returns came from, with the motion of the sweep taken out.
+
+        Returns:
+            World coordinates in metres, and when each was measured in seconds since the epoch, of
+            the rays that may be used and have a direction, in rows.
+        """
+        rays = self.lidar.rays()
+        assert rays.times is not None
+        origins, directions, times = map(np.asarray, (rays.origins, rays.directions, rays.times))
+        used = self.returned & np.isfinite(directions).all(axis=-1)
+        if self.mask is not None:
+            used &= self.mask
+        points = origins[used] + self.ranges[used][:, None] * directions[used]
+        return points.astype(np.float32), times[used].astype(np.float32)
+
     def _grid(self) -> tuple[int, ...]:
         if isinstance(self.lidar, SpinningLidar):
             return (self.lidar.elevations.shape[0], self.lidar.azimuths.shape[0])
