@@ -18,7 +18,9 @@ from jaxrec.sensors import (
     PulsarCamera,
     RationalLens,
     RollingShutterCamera,
+    SpinningLidar,
     WindshieldLens,
+    spin,
 )
 from jaxrec.trajectory import (
     ScrewTrajectory,
@@ -178,6 +180,27 @@ ROLLING = {
     ),
     "top_to_bottom-orthographic": lambda **kwargs: rolling(orthographic, **kwargs),
 }
+
+
+ELEVATIONS = np.array([0.2, 0.05, -0.1, -0.4])
+OFFSETS = np.array([0.02, -0.03, 0.01, 0.0])
+HEIGHTS = np.array([0.2, 0.15, 0.1, -0.1])
+
+
+def spinning(direction="cw", dtype=jnp.float32, trajectory=None):
+    return SpinningLidar(
+        mount(dtype),
+        path(dtype=dtype) if trajectory is None else trajectory,
+        ELEVATIONS,
+        spin(7, direction),
+        azimuth_offsets=OFFSETS,
+        heights=HEIGHTS,
+        delays=np.array([0.0, 0.1, 0.2, 0.3]),
+        start=1.0,
+        end=8.0,
+        offset=0.15,
+        beam=(0.01, 0.0015),
+    )
 
 
 rays_of = jax.jit(lambda camera: camera.rays())
