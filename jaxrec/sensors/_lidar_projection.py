@@ -1,7 +1,5 @@
 """Where a spinning lidar sees points: the inverse of its rays."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,7 +20,9 @@ def project_spinning(lidar, points):
     if lidar.start.ndim > 0:
         return jax.vmap(project_spinning, (0, None))(lidar, points)
     last = lidar.azimuths.shape[0] - 1
-    frozen = jax.lax.stop_gradient((lidar, points))
+    path = lidar.trajectory.mounted(lidar.body_from_lidar)
+    known = (lidar, path, points)
+    frozen = jax.lax.stop_gradient(known)
 
     def refine(_, state):
         found, local = _column(*frozen, *state)
@@ -35,14 +35,14 @@ def project_spinning(lidar, points):
     # A step of Newton's method, with the derivatives of the implicit function: the column is on
     # both sides of its equation, for it decides from where the point is seen.
     def again(column):
-        return _column(lidar, points, column, row)[0]
+        return _column(*known, column, row)[0]
 
     found, slope = jax.jvp(again, (column,), (jnp.ones_like(column),))
     found, slope = found - column, 1 - jax.lax.stop_gradient(slope)
     off = jnp.abs(jax.lax.stop_gradient(found))
     good = jnp.isfinite(off) & (off <= _TOLERANCE)
     column = column + jnp.where(good, found, 0) / jnp.where(good, slope, 1)
-    local, times, valid = _local(lidar, points, column, row)
+    local, times, valid = _local(*known, column, row)
     place = jnp.stack([_continuous_row(lidar, local, row), column], axis=-1)
     above = local[..., 2] - lidar.heights[row]
     ranges = jnp.sqrt(_positive(jnp.sum(local[..., :2] ** 2, axis=-1) + above**2))
@@ -50,18 +50,18 @@ def project_spinning(lidar, points):
     return tuple(jnp.where(_like(valid, x), x, jnp.nan) for x in (place, times, ranges))
 
 
-def _local(lidar, points, column, row):
+def _local(lidar, path, points, column, row):
     """Points in the lidar's frame at the time of a shot, and that time."""
     turned = column / max(lidar.azimuths.shape[0] - 1, 1)
     times = lidar.start + lidar.offset + (lidar.end - lidar.start) * turned + lidar.delays[row]
-    poses, valid = lidar.trajectory.mounted(lidar.body_from_lidar).sample(times)
+    poses, valid = path.sample(times)
     offsets = points - poses[..., :3, 3]
     return turn_each(jnp.swapaxes(poses[..., :3, :3], -1, -2), offsets), times, valid
 
 
-def _column(lidar, points, column, row):
+def _column(lidar, path, points, column, row):
     """The column in which points appear from where the lidar is at that of another column."""
-    local, _, _ = _local(lidar, points, column, row)
+    local, _, _ = _local(lidar, path, points, column, row)
     azimuths = lidar.azimuths
     x, y = local[..., 0], local[..., 1]
     off_axis = x * x + y * y > 0
@@ -82,17 +82,22 @@ def _column(lidar, points, column, row):
     return index.astype(part.dtype) + part, local
 
 
-def _miss(lidar, local, rows) -> Any:
+def _nearest_row(lidar, local):
+    # By the sine of the angle: an arctangent for each point and row would be most of the work.
+    across = jnp.sqrt(local[..., 0] ** 2 + local[..., 1] ** 2)[..., None]
+    shape = (*across.shape[:-1], lidar.elevations.shape[0])
+    heights, rows = (jnp.broadcast_to(x, shape) for x in (lidar.heights, lidar.elevations))
+    up, across = local[..., 2:] - heights, jnp.broadcast_to(across, shape)
+    level, rise = jnp.cos(rows), jnp.sin(rows)
+    sine = jnp.abs(up * level - across * rise) * jax.lax.rsqrt(_positive(up * up + across * across))
+    ahead = up * rise + across * level > 0
+    return jnp.argmin(jnp.where(ahead, sine, 2 - sine), axis=-1).astype(jnp.int32)
+
+
+def _miss(lidar, local, rows):
     """How much higher points appear than rows look, in radians."""
     across = jnp.sqrt(_positive(local[..., 0] ** 2 + local[..., 1] ** 2))
     return jnp.arctan2(local[..., 2] - lidar.heights[rows], across) - lidar.elevations[rows]
-
-
-def _nearest_row(lidar, local):
-    rows = jnp.arange(lidar.elevations.shape[0], dtype=jnp.int32)
-    rows = jnp.broadcast_to(rows, (*local.shape[:-1], rows.shape[0]))
-    miss = jnp.abs(_miss(lidar, local[..., None, :], rows))
-    return jnp.argmin(miss, axis=-1).astype(jnp.int32)
 
 
 def _continuous_row(lidar, local, row):
