@@ -3,7 +3,7 @@
 # table last and writes JSON lines to the folder that is its first argument.
 #   bench/gpu.sh OUT [check|sanitize|time|extra|scatter|all] [options of bench/blend.py]
 # check: the numeric suite. sanitize: tests/native/blend_paths.cu under compute-sanitizer. time:
-# bench/blend.py. extra: bench/scenarios.py and bench/soak.py. scatter: bench/scatter.cu. all, the
+# bench/blend.py. extra: bench/scenarios.py, poses.py and soak.py. scatter: bench/scatter.cu. all, the
 # default: everything.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -48,6 +48,7 @@ if [[ $what == time || $what == all ]]; then
 fi
 if [[ $what == extra || $what == all ]]; then
   bench bench/scenarios.py
+  bench bench/poses.py
   bench bench/soak.py
 fi
 if [[ $what == scatter || $what == all ]]; then

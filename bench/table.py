@@ -27,7 +27,7 @@ def main() -> None:
             number(row.get("hits_per_pixel", row.get("hits_per_ray")), 1),
             number(row.get("floor_fraction"), 2),
         )
-        print(COLUMNS.format(row["kind"], row["case"], row["pass"], *numbers))
+        print(COLUMNS.format(row.get("kind", ""), row["case"], row["pass"], *numbers))
     checks = [row for row in rows if row["case"] == "soak"]
     if checks:
         last = checks[-1]

@@ -72,6 +72,19 @@ def test_a_wall_is_where_it_is():
     np.testing.assert_allclose(surface(spheres, lidar), seen.ranges, atol=2e-3)
 
 
+def test_the_soft_blend_sees_the_front_of_spheres():
+    # Its depth is that of the front: 0.2 m before the plane of the centers, and less beside them.
+    spheres, lidar = scene(wall(10, opacity=1.0)), forward_lidar()
+    seen = jax.jit(
+        lambda spheres: render_lidar(
+            spheres, lidar, near=NEAR, far=FAR, gamma=1e-4, kind="softmax", stop="per_sphere"
+        )
+    )(spheres)
+    front = to_plane(lidar, 10) - np.asarray(seen.ranges)
+    assert np.all(np.asarray(seen.alpha) > 0.99) and np.all((front > 0.1) & (front < 0.3))
+    np.testing.assert_allclose(seen.intensities, 0.5, rtol=1e-3)
+
+
 def test_intensity_and_drop_are_those_of_the_surface():
     lidar = forward_lidar()
     seen = look(scene(wall(10, intensity=0.7, logit=1.2)), lidar)
