@@ -15,8 +15,6 @@ FLIP = np.diag([1.0, -1.0, -1.0, 1.0])
 def camera_to_world(frame: Fields) -> Float[np.ndarray, "4 4"]:
     """Reads the pose of a frame, in the axes of the file (OpenGL: x right, y up, z back).
 
-    Rounding in the file is removed: the rotation is replaced by the nearest exact one.
-
     Args:
         frame: an entry of `frames`; its `transform_matrix` has 4 rows, or 3 without the last.
 
@@ -24,19 +22,38 @@ def camera_to_world(frame: Fields) -> Float[np.ndarray, "4 4"]:
         The transform in float64.
 
     Raises:
+        CaptureError: as `rigid_matrix`.
+    """
+    return rigid_matrix(frame, POSE, "camera-to-world")
+
+
+def rigid_matrix(frame: Fields, key: str, meaning: str) -> Float[np.ndarray, "4 4"]:
+    """Reads a rigid transform of a document.
+
+    Rounding in the file is removed: the rotation is replaced by the nearest exact one.
+
+    Args:
+        frame: holds the field.
+        key: of 4 rows, or 3 without the last.
+        meaning: what kind of transform it is, for the message.
+
+    Returns:
+        The transform in float64.
+
+    Raises:
         CaptureError: the matrix is absent, has another shape, is not finite, or is not rigid.
     """
-    matrix = _matrix(frame)
+    matrix = _matrix(frame, key, meaning)
     if np.abs(matrix[3] - (0, 0, 0, 1)).max() > _TOLERANCE:
         transposed = np.abs(matrix[:, 3] - (0, 0, 0, 1)).max() <= _TOLERANCE
         raise frame.error(
-            POSE,
+            key,
             f"the last row is {_numbers(matrix[3])}",
             "the matrix looks transposed: write the position into the last column"
             if transposed
             else "wanted the last row 0, 0, 0, 1",
         )
-    _check_rotation(frame, matrix[:3, :3])
+    _check_rotation(frame, key, matrix[:3, :3])
     left, _, right = np.linalg.svd(matrix[:3, :3])
     rigid = np.eye(4)
     rigid[:3, :3] = left @ right
@@ -44,27 +61,27 @@ def camera_to_world(frame: Fields) -> Float[np.ndarray, "4 4"]:
     return rigid
 
 
-def _matrix(frame: Fields) -> Float[np.ndarray, "4 4"]:
-    rows = frame.values.get(POSE)
-    wanted = "wanted a camera-to-world transform of 4 rows of 4 numbers (or 3 rows of 4)"
+def _matrix(frame: Fields, key: str, meaning: str) -> Float[np.ndarray, "4 4"]:
+    rows = frame.values.get(key)
+    wanted = f"wanted a {meaning} transform of 4 rows of 4 numbers (or 3 rows of 4)"
     if not isinstance(rows, list):
-        raise frame.error(POSE, f"found {quote(rows)}", wanted)
+        raise frame.error(key, f"found {quote(rows)}", wanted)
     if len(rows) not in (3, 4) or not all(isinstance(row, list) and len(row) == 4 for row in rows):
         shape = " + ".join(str(len(row)) if isinstance(row, list) else quote(row) for row in rows)
-        raise frame.error(POSE, f"found {len(rows)} rows of {shape or 'no'} numbers", wanted)
+        raise frame.error(key, f"found {len(rows)} rows of {shape or 'no'} numbers", wanted)
     matrix = np.eye(4)
     for i, row in enumerate(rows):
         for j, value in enumerate(row):
             number = finite_number(value)
             if number is None:
-                key = f"{POSE}[{i}][{j}]"
+                place = f"{key}[{i}][{j}]"
                 advice = "wanted a finite number: remove this frame or estimate its pose again"
-                raise frame.error(key, f"found {quote(value)}", advice)
+                raise frame.error(place, f"found {quote(value)}", advice)
             matrix[i, j] = number
     return matrix
 
 
-def _check_rotation(frame: Fields, rotation: Float[np.ndarray, "3 3"]) -> None:
+def _check_rotation(frame: Fields, key: str, rotation: Float[np.ndarray, "3 3"]) -> None:
     determinant = float(np.linalg.det(rotation))
     scale = float(np.cbrt(abs(determinant)))
     if scale > 0:
@@ -74,16 +91,16 @@ def _check_rotation(frame: Fields, rotation: Float[np.ndarray, "3 3"]) -> None:
         skew = np.inf
     if not skew <= _TOLERANCE:
         found = f"not rigid: the columns {_columns(rotation)} are not orthogonal and of length 1"
-        raise frame.error(POSE, found, "wanted a rotation and a position: export the pose again")
+        raise frame.error(key, found, "wanted a rotation and a position: export the pose again")
     if determinant < 0:
         found = f"not rigid: mirrored (determinant {determinant:.4g})"
-        raise frame.error(POSE, found, "wanted a right-handed rotation: undo the flip of one axis")
+        raise frame.error(key, found, "wanted a right-handed rotation: undo the flip of one axis")
     if abs(scale - 1) > _TOLERANCE:
         found = f"not rigid: scaled by {scale:.6g}"
         advice = (
             "wanted scale 1: apply the scale of the camera object, or divide the rotation by it"
         )
-        raise frame.error(POSE, found, advice)
+        raise frame.error(key, found, advice)
 
 
 def _numbers(values: np.ndarray) -> str:
