@@ -1,0 +1,67 @@
+"""Opens the log of a drive, whatever its layout is."""
+
+import os
+import pathlib
+from collections.abc import Callable
+
+from . import argoverse
+from .argoverse import read_argoverse
+from .dgp_scene import SCENE, read_scene
+from .drive import Drive
+from .errors import CaptureError
+from .kitti_sequence import SEQUENCE, read_sequence
+
+
+def open_drive(path: str | os.PathLike[str]) -> Drive:
+    """Reads the log of a drive, recognising its layout.
+
+    A folder may hold, and the first of them that it holds is taken:
+
+    1. `city_SE3_egovehicle.feather` (a log of Argoverse 2);
+    2. `sequence.json` (a converted KITTI drive);
+    3. `scene.json` (a converted DGP scene).
+
+    Where the folder holds nothing but one folder that has such a layout, that is taken.
+
+    Args:
+        path: The folder, or the document that its layout is known by.
+
+    Returns:
+        The drive. Images are read from their files when they are asked for.
+
+    Raises:
+        CaptureError: The log cannot be used: one line that names the file, the field, what was
+            found and what to do.
+    """
+    path = pathlib.Path(path)
+    if not path.exists():
+        raise CaptureError(path, "", "no such file or folder", "check the path")
+    found = _reader(path)
+    if found is not None:
+        return found()
+    inside = sorted(part for part in path.iterdir() if part.is_dir()) if path.is_dir() else []
+    readers = [reader for reader in map(_reader, inside) if reader is not None]
+    if len(readers) == 1:
+        return readers[0]()
+    if readers:
+        several = ", ".join(part.name for part in inside if _reader(part) is not None)
+        raise CaptureError(path, "", f"found several drives: {several}", "give one of them")
+    raise CaptureError(
+        path,
+        "",
+        f"found neither {argoverse.POSES} nor {SEQUENCE} nor {SCENE}",
+        "give the folder of a drive",
+    )
+
+
+def _reader(path: pathlib.Path) -> Callable[[], Drive] | None:
+    """What reads a path, or None if it has no known layout."""
+    folder = path if path.is_dir() else path.parent
+    layouts: dict[str, Callable[[], Drive]] = {
+        argoverse.POSES: lambda: read_argoverse(folder),
+        SEQUENCE: lambda: read_sequence(folder / SEQUENCE),
+        SCENE: lambda: read_scene(folder / SCENE),
+    }
+    if path.is_dir():
+        return next((read for name, read in layouts.items() if (path / name).is_file()), None)
+    return layouts.get(path.name)
