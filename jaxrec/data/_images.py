@@ -1,6 +1,7 @@
 """Image files as float arrays: decoding, alpha, masks, and resizing by area."""
 
 import contextlib
+import io
 import math
 import os
 import pathlib
@@ -61,7 +62,22 @@ def read_image(
     Raises:
         CaptureError: the file is no image, is truncated, or holds values without a known range.
     """
-    with _opened(file) as picture:
+    return decode_image(file)
+
+
+def decode_image(
+    file: pathlib.Path, encoded: bytes | None = None
+) -> tuple[Float[np.ndarray, "height width 3"], Float[np.ndarray, "height width"] | None]:
+    """As `read_image`, from wherever the encoded image is.
+
+    Args:
+        file: What to call it in errors.
+        encoded: What to decode, or none for what is in the file.
+
+    Raises:
+        CaptureError: as `read_image`.
+    """
+    with _opened(file, encoded) as picture:
         if picture.mode.startswith("I;16") or (picture.mode == "I" and picture.format == "PNG"):
             gray = np.asarray(picture).astype(np.float32) / np.float32(65535)
             return np.repeat(gray[..., None], 3, axis=2), None
@@ -190,17 +206,18 @@ def _average_rows(image: np.ndarray, count: int) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def _opened(file: pathlib.Path) -> "Iterator[Image.Image]":
+def _opened(file: pathlib.Path, encoded: bytes | None = None) -> "Iterator[Image.Image]":
     """Opens an image; whatever goes wrong while it is decoded inside becomes a CaptureError."""
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(file) as picture:
+        with Image.open(file if encoded is None else io.BytesIO(encoded)) as picture:
             yield picture
     except CaptureError:
         raise
     except UnidentifiedImageError as error:
-        found = _not_an_image(file)
+        inside = "an image in it is of no known format"
+        found = _not_an_image(file) if encoded is None else inside
         raise CaptureError(file, "", found, _COPY_AGAIN) from error
     # Pillow's plugins let struct, zlib, index and syntax errors of a damaged file through.
     except Exception as error:
