@@ -13,6 +13,7 @@ from .drive import Drive as Drive, Track as Track
 from .drives import open_drive as open_drive
 from .errors import CaptureError as CaptureError
 from .llff import poses_file, read_llff
+from .ncore_writer import write_ncore as write_ncore
 from .rgbd import pose_files, read_rgbd
 from .sfm import Structure as Structure, photo_folder, reconstruct as reconstruct
 from .transforms import read_transforms, split_file, whole_file

@@ -3,7 +3,7 @@
 import pathlib
 import zipfile
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Float64
@@ -11,10 +11,12 @@ from jaxtyping import Float64
 from ._document import Fields, finite_number, quote
 from .errors import CaptureError
 
+T = TypeVar("T")
+
 COPY_AGAIN = "copy it again"
 
 
-def need(fields: Fields, key: str, value: Any, wanted: str) -> Any:
+def need(fields: Fields, key: str, value: T | None, wanted: str) -> T:
     """A value that has to be there.
 
     Raises:

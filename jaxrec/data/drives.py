@@ -5,11 +5,13 @@ import pathlib
 from collections.abc import Callable
 
 from . import argoverse
+from ._ncore_components import is_ncore
 from .argoverse import read_argoverse
 from .dgp_scene import SCENE, read_scene
 from .drive import Drive
 from .errors import CaptureError
 from .kitti_sequence import SEQUENCE, read_sequence
+from .ncore import read_ncore
 
 
 def open_drive(path: str | os.PathLike[str]) -> Drive:
@@ -19,7 +21,9 @@ def open_drive(path: str | os.PathLike[str]) -> Drive:
 
     1. `city_SE3_egovehicle.feather` (a log of Argoverse 2);
     2. `sequence.json` (a converted KITTI drive);
-    3. `scene.json` (a converted DGP scene).
+    3. `scene.json` (a converted DGP scene);
+    4. stores of NVIDIA NCore (`*.zarr.itar` or `*.zarr`), or the JSON of a sequence that names
+       its stores.
 
     Where the folder holds nothing but one folder that has such a layout, that is taken.
 
@@ -49,7 +53,7 @@ def open_drive(path: str | os.PathLike[str]) -> Drive:
     raise CaptureError(
         path,
         "",
-        f"found neither {argoverse.POSES} nor {SEQUENCE} nor {SCENE}",
+        f"found neither {argoverse.POSES} nor {SEQUENCE} nor {SCENE} nor stores of NCore",
         "give the folder of a drive",
     )
 
@@ -63,5 +67,9 @@ def _reader(path: pathlib.Path) -> Callable[[], Drive] | None:
         SCENE: lambda: read_scene(folder / SCENE),
     }
     if path.is_dir():
-        return next((read for name, read in layouts.items() if (path / name).is_file()), None)
-    return layouts.get(path.name)
+        found = next((read for name, read in layouts.items() if (path / name).is_file()), None)
+    else:
+        found = layouts.get(path.name)
+    if found is None and is_ncore(path):
+        return lambda: read_ncore(path)
+    return found
