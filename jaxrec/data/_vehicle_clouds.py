@@ -1,4 +1,4 @@
-"""Point clouds of which only the vehicle's frame is known, as the DGP has them."""
+"""Point clouds whose rings, times and misses are unknown, as the DGP has them."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ class Cloud:
 
     Attributes:
         name: Of the sweep.
-        points: In the vehicle's frame, in metres.
+        points: In the vehicle's frame, or the lidar's, in metres.
         intensities: In [0, 1].
         time: In seconds since the drive's epoch.
     """
@@ -41,15 +41,20 @@ def middle_of(mounts: Mapping[str, Float64[np.ndarray, "4 4"]]) -> tuple[float, 
 
 
 def vehicle_sweeps(
-    clouds: Sequence[Cloud], origin: tuple[float, float, float], path: Path, sensor: str
+    clouds: Sequence[Cloud],
+    origin: tuple[float, float, float],
+    path: Path,
+    sensor: str,
+    mount: Float64[np.ndarray, "4 4"] | None = None,
 ) -> tuple[list[Sweep], list[str]]:
     """Makes sweeps of point clouds whose rays are not known.
 
     Args:
         clouds: Of one lidar.
-        origin: Where in the vehicle's frame to let the rays start.
+        origin: Where in the points' frame to let the rays start.
         path: Of the vehicle.
         sensor: What the lidar is called.
+        mount: `vehicle_from_points`; none if they are in the vehicle's frame.
 
     Returns:
         The sweeps in the order of time, and what there is to say about them.
@@ -76,7 +81,7 @@ def vehicle_sweeps(
             each,
             band.rows,
             width,
-            mount=np.eye(4),
+            mount=np.eye(4) if mount is None else mount,
             path=path,
             name=cloud.name,
             sensor=sensor,
@@ -87,9 +92,14 @@ def vehicle_sweeps(
     place = ", ".join(f"{value:.2f}" for value in origin)
     total = sum(len(some) for some in kept)
     lost = total - sum(int(some.sum()) for some in kept)
+    start = f"points of {sensor} are all taken at the time of their sweep"
+    if any(origin):
+        start = (
+            f"points of {sensor} are in the vehicle's frame: their rays are taken to start at "
+            f"({place}) in it, in the middle of the cameras, all at the time of the sweep"
+        )
     messages = [
-        f"points of {sensor} are in the vehicle's frame: their rays are taken to start at "
-        f"({place}) in it, in the middle of the cameras, all at the time of the sweep",
+        start,
         f"rings of {sensor} are not stored: {_BANDS} rows are made by elevation, and shots "
         "without a return are masked",
         *points_message(sensor, lost, total),

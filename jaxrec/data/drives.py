@@ -5,11 +5,14 @@ import pathlib
 from collections.abc import Callable
 
 from . import argoverse
+from ._document import listed
 from ._ncore_components import is_ncore
 from .argoverse import read_argoverse
+from .dgp import read_dgp, scene_files
 from .dgp_scene import SCENE, read_scene
 from .drive import Drive
 from .errors import CaptureError
+from .kitti import is_kitti, read_kitti
 from .kitti_sequence import SEQUENCE, read_sequence
 from .ncore import read_ncore
 
@@ -22,7 +25,9 @@ def open_drive(path: str | os.PathLike[str]) -> Drive:
     1. `city_SE3_egovehicle.feather` (a log of Argoverse 2);
     2. `sequence.json` (a converted KITTI drive);
     3. `scene.json` (a converted DGP scene);
-    4. stores of NVIDIA NCore (`*.zarr.itar` or `*.zarr`), or the JSON of a sequence that names
+    4. `oxts/data` (a recording of KITTI's raw data, with its calibration in it or beside it);
+    5. `scene_*.json` (a scene of a DGP data set);
+    6. stores of NVIDIA NCore (`*.zarr.itar` or `*.zarr`), or the JSON of a sequence that names
        its stores.
 
     Where the folder holds nothing but one folder that has such a layout, that is taken.
@@ -53,7 +58,8 @@ def open_drive(path: str | os.PathLike[str]) -> Drive:
     raise CaptureError(
         path,
         "",
-        f"found neither {argoverse.POSES} nor {SEQUENCE} nor {SCENE} nor stores of NCore",
+        f"found neither {argoverse.POSES} nor {SEQUENCE} nor {SCENE} nor oxts/data nor "
+        "scene_*.json nor stores of NCore",
         "give the folder of a drive",
     )
 
@@ -70,6 +76,14 @@ def _reader(path: pathlib.Path) -> Callable[[], Drive] | None:
         found = next((read for name, read in layouts.items() if (path / name).is_file()), None)
     else:
         found = layouts.get(path.name)
+    if found is None and path.is_dir() and is_kitti(path):
+        return lambda: read_kitti(path)
+    scenes = scene_files(path) if path.is_dir() else [path] if path in scene_files(folder) else []
+    if found is None and scenes:
+        if len(scenes) > 1:
+            names = listed([scene.name for scene in scenes])
+            raise CaptureError(path, "", f"found several scenes: {names}", "give one of them")
+        return lambda: read_dgp(scenes[0])
     if found is None and is_ncore(path):
         return lambda: read_ncore(path)
     return found

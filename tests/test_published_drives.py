@@ -1,0 +1,400 @@
+"""KITTI's raw data and scenes of the DGP, in the layouts in which they are published."""
+
+import datetime
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from drive_files import (
+    assert_same_points,
+    edit_json,
+    returns_of,
+    turn_of_points,
+    world_from_body,
+    write_picture,
+)
+from jaxrec.data import CaptureError, open_drive
+from jaxrec.data._clock import nanoseconds_of
+from jaxrec.sensors import FisheyeLens, LensCamera, PinholeCamera
+
+WIDTH, HEIGHT = 16, 12
+
+
+def in_world(pose, points):
+    return np.einsum("...ij,...j->...i", pose[..., :3, :3], points) + pose[..., :3, 3]
+
+
+def assert_error(path, *fragments):
+    with pytest.raises(CaptureError) as caught:
+        open_drive(path)
+    text = str(caught.value)
+    assert "\n" not in text
+    for fragment in fragments:
+        assert fragment in text
+
+
+# KITTI's raw data
+
+LATITUDE, LONGITUDE = 49.011, 8.434
+EARTH = 6378137.0
+NOON = datetime.datetime(2011, 9, 26, 12)
+# As in the set: velodyne from inertial unit, and camera from velodyne.
+VELO_FROM_IMU = np.array([[1, 0, 0, -0.81], [0, 1, 0, 0.32], [0, 0, 1, -0.8], [0, 0, 0, 1.0]])
+CAM_FROM_VELO = np.array([[0, -1, 0, -0.01], [0, 0, -1, -0.08], [1, 0, 0, -0.27], [0, 0, 0, 1.0]])
+TILT = np.array([[0.9999, 0.0141, 0], [-0.0141, 0.9999, 0], [0, 0, 1.0]])
+PROJECTION = np.array([[20, 0, 7.5, 1.2], [0, 20, 5.5, 0.3], [0, 0, 1, 0.002]])
+
+
+def stamp(seconds):
+    """A time as the set writes it, with nanoseconds."""
+    whole = NOON + datetime.timedelta(seconds=int(np.floor(seconds)))
+    return f"{whole:%Y-%m-%d %H:%M:%S}.{round((seconds % 1) * 1e9):09d}"
+
+
+def words(*arrays):
+    return " ".join(f"{value:.12e}" for array in arrays for value in np.ravel(array))
+
+
+def write_calibration(folder):
+    def rigid(matrix):
+        text = f"calib_time: 25-May-2012 16:47:16\nR: {words(matrix[:3, :3])}\n"
+        return text + f"T: {words(matrix[:3, 3])}\n"
+
+    (folder / "calib_imu_to_velo.txt").write_text(rigid(VELO_FROM_IMU))
+    (folder / "calib_velo_to_cam.txt").write_text(rigid(CAM_FROM_VELO) + "delta_f: 0 0\n")
+    (folder / "calib_cam_to_cam.txt").write_text(
+        f"calib_time: 09-Jan-2012 13:57:47\nR_rect_00: {words(TILT)}\n"
+        f"S_rect_02: {words([WIDTH, HEIGHT])}\nP_rect_02: {words(PROJECTION)}\n"
+    )
+
+
+def write_kitti(folder, frames=4, gap=2):
+    """A recording with its calibration beside it; returns the points of each turn as measured."""
+    drive = folder / "2011_09_26_drive_0001_sync"
+    times = 0.1 * np.arange(frames)
+    parts = {"oxts": times + 0.01, "image_02": times + 0.003, "velodyne_points": times}
+    for name, stamps in parts.items():
+        (drive / name / "data").mkdir(parents=True)
+        text = "\n".join(stamp(time) for time in stamps) + "\n"
+        (drive / name / "timestamps.txt").write_text(text)
+    for edge, by in (("start", -0.052), ("end", 0.051)):
+        text = "\n".join(stamp(1 + time + by) for time in times)
+        (drive / "velodyne_points" / f"timestamps_{edge}.txt").write_text(text)
+    clouds = {}
+    for frame in range(frames):
+        name = f"{frame:010d}"
+        pose = world_from_body(times[frame] + 0.01)
+        east, north, up = pose[:3, 3]
+        yaw = np.arctan2(pose[1, 0], pose[0, 0])
+        # Metres on the ground, without the projection that the reader uses.
+        latitude = LATITUDE + np.rad2deg(north / EARTH)
+        longitude = LONGITUDE + np.rad2deg(east / (EARTH * np.cos(np.deg2rad(LATITUDE))))
+        values = [latitude, longitude, 116.5 + up, 0, 0, yaw, *np.zeros(24)]
+        (drive / "oxts" / "data" / f"{name}.txt").write_text(words(values))
+        write_picture(drive / "image_02" / "data" / f"{name}.png", WIDTH, HEIGHT)
+        if frame != gap:
+            points, _ = turn_of_points(frame)
+            clouds[frame] = points.astype(np.float32)
+            bright = np.full((len(points), 1), 0.25, np.float32)
+            stored = np.concatenate([clouds[frame], bright], axis=-1)
+            stored.tofile(drive / "velodyne_points" / "data" / f"{name}.bin")
+    write_calibration(folder)
+    poses = "".join(
+        f"<item><tx>{10 + k}</tx><ty>2</ty><tz>-1.5</tz><rx>0</rx><ry>0</ry><rz>0.3</rz>"
+        "<state>2</state></item>"
+        for k in range(3)
+    )
+    (drive / "tracklet_labels.xml").write_text(
+        '<?xml version="1.0" encoding="UTF-8"?><boost_serialization version="9"><tracklets>'
+        "<count>1</count><item_version>1</item_version><item><objectType>Van</objectType>"
+        "<h>2</h><w>1.8</w><l>4.5</l><first_frame>1</first_frame><poses><count>3</count>"
+        f"<item_version>2</item_version>{poses}</poses><finished>1</finished></item>"
+        "</tracklets></boost_serialization>"
+    )
+    return drive, clouds
+
+
+def to_drive(drive, points):
+    """From the truth's world, which begins at the first pose, to that of the reader."""
+    first = np.asarray(drive.ego.world_from_body[0], np.float64)
+    return in_world(first @ np.linalg.inv(world_from_body(0.01)), points)
+
+
+def test_kitti(tmp_path):
+    folder, clouds = write_kitti(tmp_path)
+    drive = open_drive(folder)
+    assert drive.format == "kitti-raw" and drive.epoch == nanoseconds_of(stamp(0.01))
+    assert len(drive.exposures) == 4 and len(drive.sweeps) == 3
+    assert any(drive.origin)
+    imu_from_velo = np.linalg.inv(VELO_FROM_IMU)
+    for frame, sweep in zip(clouds, drive.sweeps, strict=True):
+        middle = 0.1 * frame
+        assert sweep.time == pytest.approx(middle - 0.01, abs=1e-6)
+        points = clouds[frame].astype(np.float64)
+        turned = np.arctan2(points[:, 1], points[:, 0]) / (2 * np.pi)
+        poses = world_from_body(middle + 0.103 * turned) @ imu_from_velo
+        found, _ = returns_of(sweep)
+        # Half of it is the projection of a sphere, over 4 m.
+        assert_same_points(found, to_drive(drive, in_world(poses, points)), atol=2e-3)
+        np.testing.assert_allclose(sweep.intensities[sweep.returned], 0.25)
+    said = "\n".join(drive.messages)
+    assert "1 of 4 sweeps are not stored" in said and "8 rows" in said
+
+
+def test_the_cameras_of_kitti(tmp_path):
+    drive = open_drive(write_kitti(tmp_path)[0])
+    exposure = drive.exposures[2]
+    assert exposure.image.shape == (HEIGHT, WIDTH, 3)
+    assert exposure.time == pytest.approx(0.193, abs=1e-6)
+    # The set's formula, on points ahead of the lidar.
+    ahead = np.random.default_rng(0).uniform([5, -3, -2], [30, 3, 2], (20, 3))
+    left, _, right = np.linalg.svd(TILT)
+    homogeneous = np.concatenate([ahead, np.ones((20, 1))], axis=-1)
+    seen = homogeneous @ CAM_FROM_VELO.T
+    seen[:, :3] = seen[:, :3] @ (left @ right).T
+    pixels = seen @ PROJECTION.T
+    expected = pixels[:, :2] / pixels[:, 2:] + 0.5
+    pose = world_from_body(0.203) @ np.linalg.inv(VELO_FROM_IMU)
+    found, depth = exposure.camera.project(
+        jnp.asarray(to_drive(drive, in_world(pose, ahead)), jnp.float32)
+    )
+    np.testing.assert_allclose(found, expected, atol=5e-3)
+    np.testing.assert_allclose(depth, pixels[:, 2], atol=3e-3)
+
+
+def test_the_boxes_of_kitti(tmp_path):
+    drive = open_drive(write_kitti(tmp_path)[0])
+    (track,) = drive.tracks
+    assert (track.id, track.label) == ("0", "Van")
+    np.testing.assert_allclose(track.size, [4.5, 1.8, 2])
+    # When the lidar looked at the box of frame 2, its middle a metre above its floor.
+    time = 0.2 + 0.103 * np.arctan2(2, 11) / (2 * np.pi)
+    place = np.eye(4)
+    place[:3, 3] = [11, 2, -0.5]
+    place[:2, :2] = [[np.cos(0.3), -np.sin(0.3)], [np.sin(0.3), np.cos(0.3)]]
+    expected = world_from_body(time) @ np.linalg.inv(VELO_FROM_IMU) @ place
+    found = np.asarray(track.path.at(jnp.float32(time - 0.01)))
+    np.testing.assert_allclose(found[:3, 3], to_drive(drive, expected[:3, 3]), atol=3e-3)
+    np.testing.assert_allclose(found[:3, :3], expected[:3, :3], atol=1e-3)
+
+
+def test_bad_kitti(tmp_path):
+    folder, _ = write_kitti(tmp_path)
+    cloud = folder / "velodyne_points" / "data" / "0000000001.bin"
+    whole = cloud.read_bytes()
+    cloud.write_bytes(whole[:-3])
+    assert_error(folder, f"{cloud}: has {len(whole) - 3} bytes; wanted 16 for each point")
+    cloud.write_bytes(whole)
+    stamps = folder / "image_02" / "timestamps.txt"
+    text = stamps.read_text()
+    stamps.write_text("\n".join(text.splitlines()[:2]))
+    assert_error(folder, "0000000002.png: frame 2, but there are 2 times")
+    stamps.write_text("noon\n")
+    assert_error(folder, f"{stamps}: line 1: found no time; wanted a time such as")
+    stamps.write_text(text)
+    camera = tmp_path / "calib_cam_to_cam.txt"
+    kept = camera.read_text()
+    camera.write_text(kept.replace("P_rect_02", "P_rect_03"))
+    assert_error(folder, f"{camera}: P_rect_02: found nothing; wanted 12 numbers")
+    camera.write_text(kept.replace("S_rect_02: 1.6", "S_rect_02: 1.7"))
+    assert_error(folder, "the image has 16 x 12 pixels; wanted the camera's 17 x 12")
+    camera.write_text(kept)
+    labels = folder / "tracklet_labels.xml"
+    labels.write_text(labels.read_text().replace("<l>4.5</l>", ""))
+    assert_error(folder, f"{labels}: tracklets[0].l: found nothing; wanted a number")
+    labels.write_text("<boost")
+    assert_error(folder, f"{labels}: not valid XML")
+    (tmp_path / "calib_velo_to_cam.txt").unlink()
+    assert_error(folder, "calib_velo_to_cam.txt: no such file in it nor beside it; copy the cal")
+
+
+def test_a_clock_that_stumbles(tmp_path):
+    folder, _ = write_kitti(tmp_path)
+    ends = folder / "velodyne_points" / "timestamps_end.txt"
+    ends.write_text("\n".join([stamp(0.5)] * 4))
+    assert "3 of 3 sweeps are taken to last 0.1 s" in "\n".join(open_drive(folder).messages)
+
+
+# Scenes of the DGP
+
+
+def dgp_pose(matrix):
+    from scipy.spatial.transform import Rotation
+
+    x, y, z, w = Rotation.from_matrix(matrix[:3, :3]).as_quat()
+    translation = dict(zip("xyz", matrix[:3, 3].tolist(), strict=True))
+    return {"rotation": {"qw": w, "qx": x, "qy": y, "qz": z}, "translation": translation}
+
+
+def write_dgp(folder, lidar=None, structured=False, **intrinsics):
+    """A scene of two samples; returns the points of each in the lidar's frame."""
+    lidar = np.eye(4) if lidar is None else lidar
+    camera = np.eye(4)
+    camera[:3] = [[0, 0, 1, 1.5], [-1, 0, 0, 0.2], [0, -1, 0, 1.6]]
+    data, samples, clouds = [], [], []
+    for frame in range(2):
+        date = f"2464-11-12T01:04:1{frame}.5Z"
+        points = np.random.default_rng(frame).uniform([-40, -40, 0], [40, 40, 4], (200, 3))
+        clouds.append(points)
+        values = np.concatenate([points, np.full((200, 1), 0.5)], axis=-1).astype(np.float32)
+        if structured:
+            values = np.rec.fromarrays(values.T, names="X,Y,Z,INTENSITY")
+        (folder / "point_cloud" / "LIDAR").mkdir(parents=True, exist_ok=True)
+        np.savez(folder / "point_cloud" / "LIDAR" / f"{frame}.npz", data=values)
+        write_picture(folder / "rgb" / "CAMERA_01" / f"{frame}.png", WIDTH, HEIGHT)
+        box = np.eye(4)
+        box[:3, 3] = [12, 1, 1]
+        (folder / "bounding_box_3d" / "LIDAR").mkdir(parents=True, exist_ok=True)
+        (folder / "bounding_box_3d" / "LIDAR" / f"{frame}.json").write_text(
+            json.dumps(
+                {
+                    "annotations": [
+                        {
+                            "class_id": 2,
+                            "instance_id": 77,
+                            "box": {"length": 4, "width": 2, "height": 1.5, "pose": dgp_pose(box)},
+                        }
+                    ]
+                }
+            )
+        )
+        vehicle = world_from_body(float(frame))
+        entries = {
+            "LIDAR": {
+                "point_cloud": {
+                    "filename": f"point_cloud/LIDAR/{frame}.npz",
+                    "point_format": ["X", "Y", "Z", "INTENSITY"],
+                    "annotations": {"1": f"bounding_box_3d/LIDAR/{frame}.json"},
+                    "pose": dgp_pose(vehicle @ lidar),
+                }
+            },
+            "CAMERA_01": {
+                "image": {
+                    "filename": f"rgb/CAMERA_01/{frame}.png",
+                    "width": WIDTH,
+                    "height": HEIGHT,
+                    "pose": dgp_pose(vehicle @ camera),
+                }
+            },
+            "RADAR": {"radar_point_cloud": {}},
+        }
+        keys = [f"{name}{frame}" for name in entries]
+        data += [
+            {"id": {"name": name, "timestamp": date}, "key": key, "datum": datum}
+            for key, (name, datum) in zip(keys, entries.items(), strict=True)
+        ]
+        samples.append({"calibration_key": "c0", "datum_keys": keys})
+    (folder / "calibration").mkdir(exist_ok=True)
+    lens = {"fx": 20, "fy": 21, "cx": 7.5, "cy": 5.5, "skew": 0.0, **intrinsics}
+    calibration = {
+        "names": ["LIDAR", "CAMERA_01"],
+        "extrinsics": [dgp_pose(lidar), dgp_pose(camera)],
+        "intrinsics": [{"fx": 0, "fy": 0}, lens],
+    }
+    (folder / "calibration" / "c0.json").write_text(json.dumps(calibration))
+    (folder / "ontology").mkdir(exist_ok=True)
+    (folder / "ontology" / "o0.json").write_text(json.dumps({"items": [{"id": 2, "name": "Car"}]}))
+    document = {"data": data, "samples": samples, "ontologies": {"1": "o0"}}
+    (folder / "scene_c0ffee.json").write_text(json.dumps(document))
+    return clouds
+
+
+@pytest.mark.parametrize("own_frame", [False, True])
+def test_dgp(tmp_path, own_frame):
+    lidar = np.eye(4)
+    if own_frame:
+        lidar[:3, 3] = [0.9, 0, 1.9]
+    clouds = write_dgp(tmp_path, lidar, structured=own_frame)
+    drive = open_drive(tmp_path)
+    assert drive.format == "dgp" and drive.path == tmp_path / "scene_c0ffee.json"
+    assert drive.epoch == nanoseconds_of("2464-11-12T01:04:10.5Z")
+    for frame, (sweep, points) in enumerate(zip(drive.sweeps, clouds, strict=True)):
+        pose = world_from_body(float(frame)) @ lidar
+        found, _ = returns_of(sweep)
+        assert_same_points(found, in_world(pose, points), atol=1e-4)
+        # From the lidar where it is known, else from the middle of the cameras.
+        start = [0, 0, 0] if own_frame else [1.5, 0.2, 1.6]
+        origin = in_world(pose, np.array(start, np.float64))
+        np.testing.assert_allclose(sweep.lidar.rays().origins[3, 5], origin, atol=1e-4)
+    exposure = drive.exposures[1]
+    assert isinstance(exposure.camera, PinholeCamera) and exposure.camera.distortion is None
+    np.testing.assert_allclose(exposure.camera.principal, [8, 6])
+    place = in_world(world_from_body(1.0), np.array([1.5, 0.2, 1.6]))
+    np.testing.assert_allclose(exposure.camera.world_from_camera[:3, 3], place, atol=1e-4)
+    (track,) = drive.tracks
+    assert (track.id, track.label) == ("77", "Car")
+    box = in_world(world_from_body(1.0) @ lidar, np.array([12.0, 1, 1]))
+    np.testing.assert_allclose(track.path.at(jnp.float32(1))[:3, 3], box, atol=1e-4)
+    said = "\n".join(drive.messages)
+    assert "not read: RADAR" in said
+    assert ("in the vehicle's frame" in said) == (not own_frame)
+
+
+def test_the_lenses_of_dgp(tmp_path):
+    write_dgp(tmp_path / "a", k1=0.1, p1=0.01, k3=0.02)
+    camera = open_drive(tmp_path / "a").exposures[0].camera
+    assert isinstance(camera, PinholeCamera)
+    np.testing.assert_allclose(camera.distortion, [0.1, 0, 0.01, 0, 0.02])
+    write_dgp(tmp_path / "b", fisheye=1, k1=0.1, k4=0.03)
+    camera = open_drive(tmp_path / "b").exposures[0].camera
+    assert isinstance(camera, LensCamera) and isinstance(camera.lens, FisheyeLens)
+    np.testing.assert_allclose(camera.lens.coefficients, [0.1, 0, 0, 0.03])
+    write_dgp(tmp_path / "c", k4=0.03)
+    assert isinstance(open_drive(tmp_path / "c").exposures[0].camera, LensCamera)
+
+
+@pytest.mark.parametrize(
+    "file, change, fragments",
+    [
+        (
+            "scene_c0ffee.json",
+            lambda d: d.update(data=[]),
+            ["data: found none; wanted images or point clouds"],
+        ),
+        (
+            "scene_c0ffee.json",
+            lambda d: d["samples"].pop(),
+            ["data[3].key: is in no sample; wanted one that has its calibration"],
+        ),
+        (
+            "scene_c0ffee.json",
+            lambda d: d["data"][0]["datum"]["point_cloud"].update(point_format=["X", "Y"]),
+            ["data: an array of shape [200, 4] for X, Y; wanted a column"],
+        ),
+        (
+            "scene_c0ffee.json",
+            lambda d: d["data"][1]["datum"]["image"]["pose"].update(rotation={}),
+            ["pose.rotation.qw: the quaternion is 0; wanted a rotation"],
+        ),
+        (
+            "calibration/c0.json",
+            lambda d: d.update(names=["LIDAR", "CAMERA_02"]),
+            ["names: 'CAMERA_01' is not in it; wanted every sensor"],
+        ),
+        (
+            "calibration/c0.json",
+            lambda d: d["intrinsics"][1].update(skew=1.0),
+            ["intrinsics[1].skew: found 1.0; wanted 0"],
+        ),
+        (
+            "bounding_box_3d/LIDAR/1.json",
+            lambda d: d["annotations"][0]["box"].pop("length"),
+            ["1.json: annotations[0].box.length: found nothing; wanted a size in metres"],
+        ),
+    ],
+)
+def test_bad_dgp(tmp_path, file, change, fragments):
+    write_dgp(tmp_path)
+    edit_json(tmp_path / file, change)
+    assert_error(tmp_path, *fragments)
+
+
+def test_several_scenes(tmp_path):
+    write_dgp(tmp_path)
+    (tmp_path / "scene_dataset_v1.json").write_text("{}")
+    assert len(open_drive(tmp_path).sweeps) == 2
+    assert len(open_drive(tmp_path / "scene_c0ffee.json").sweeps) == 2
+    (tmp_path / "scene_other.json").write_text("{}")
+    assert_error(tmp_path, "found several scenes: scene_c0ffee.json, scene_other.json; give one")
