@@ -2,8 +2,11 @@
 
 import json
 
+import jax
 import numpy as np
 from PIL import Image
+
+pose_at = jax.jit(lambda path, time: path.at(time))
 
 # A lidar whose rays leave its axis at two heights, as those of an HDL-64E do.
 ELEVATIONS = np.deg2rad([3.0, 1, -1, -3, -6, -9, -12, -15])

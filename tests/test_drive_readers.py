@@ -13,6 +13,7 @@ from drive_files import (
     HEIGHTS,
     assert_same_points,
     edit_json,
+    pose_at,
     returns_of,
     turn_of_points,
     world_from_body,
@@ -95,7 +96,9 @@ def test_poses_are_interpolated_as_by_trajectories(x64):
     poses = Poses(times, world_from_body(times / 1e9))
     asked = np.array([-50, 0, 30, 200, 400, 650], np.int64) * 1_000_000
     trajectory = Trajectory(poses.world_from_body, times, edge="extrapolate")
-    np.testing.assert_allclose(poses.at(asked), trajectory.at(jnp.asarray(asked / 1e9)), atol=1e-9)
+    np.testing.assert_allclose(
+        poses.at(asked), pose_at(trajectory, jnp.asarray(asked / 1e9)), atol=1e-9
+    )
 
 
 # A converted KITTI drive
@@ -158,10 +161,10 @@ def test_the_box_of_a_sequence(tmp_path):
     track = open_drive(tmp_path).tracks[0]
     assert (track.id, track.label) == ("0", "Car")
     np.testing.assert_allclose(track.size, [4, 2, 1.5])
-    pose = np.asarray(track.path.at(jnp.float32(0.3)))
+    pose = np.asarray(pose_at(track.path, jnp.float32(0.3)))
     np.testing.assert_allclose(pose[:3, 3], [11.5, 2, 0.5], atol=1e-5)
     np.testing.assert_allclose(np.arctan2(pose[1, 0], pose[0, 0]), 0.15, atol=1e-5)
-    assert np.all(np.isnan(track.path.at(jnp.float32(1.0))))
+    assert np.all(np.isnan(pose_at(track.path, jnp.float32(1.0))))
 
 
 # A converted scene of the DGP
@@ -237,7 +240,7 @@ def test_scene(tmp_path):
     np.testing.assert_allclose(first.camera.principal, [8, 6])
     place = in_world(world_from_body(-0.027), np.array([1.5, 0.2, 1.6])) + offset
     np.testing.assert_allclose(first.camera.world_from_camera[:3, 3], place, atol=1e-3)
-    box = np.asarray(drive.tracks[0].path.at(jnp.float32(1)))
+    box = np.asarray(pose_at(drive.tracks[0].path, jnp.float32(1)))
     truth = in_world(world_from_body(1), np.array([20.0, 1, 1])) + offset
     np.testing.assert_allclose(box[:3, 3], truth, atol=1e-3)
     said = "\n".join(drive.messages)
@@ -354,7 +357,7 @@ def test_argoverse(tmp_path):
         jnp.asarray(in_world(world_from_body(0.1), np.array([20.0, 0, 1.4])), jnp.float32)
     )
     np.testing.assert_allclose(seen, [8, 6], atol=1e-3)
-    box = np.asarray(drive.tracks[0].path.at(jnp.float32(0.3)))
+    box = np.asarray(pose_at(drive.tracks[0].path, jnp.float32(0.3)))
     truth = in_world(world_from_body(0.1), np.array([9.0, 2, 1]))
     np.testing.assert_allclose(box[:3, 3], truth, atol=1e-4)
 

@@ -10,6 +10,7 @@ import pytest
 from drive_files import (
     assert_same_points,
     edit_json,
+    pose_at,
     returns_of,
     turn_of_points,
     world_from_body,
@@ -175,7 +176,7 @@ def test_the_boxes_of_kitti(tmp_path):
     place[:3, 3] = [11, 2, -0.5]
     place[:2, :2] = [[np.cos(0.3), -np.sin(0.3)], [np.sin(0.3), np.cos(0.3)]]
     expected = world_from_body(time) @ np.linalg.inv(VELO_FROM_IMU) @ place
-    found = np.asarray(track.path.at(jnp.float32(time - 0.01)))
+    found = np.asarray(pose_at(track.path, jnp.float32(time - 0.01)))
     np.testing.assert_allclose(found[:3, 3], to_drive(drive, expected[:3, 3]), atol=3e-3)
     np.testing.assert_allclose(found[:3, :3], expected[:3, :3], atol=1e-3)
 
@@ -326,7 +327,7 @@ def test_dgp(tmp_path, own_frame):
     (track,) = drive.tracks
     assert (track.id, track.label) == ("77", "Car")
     box = in_world(world_from_body(1.0) @ lidar, np.array([12.0, 1, 1]))
-    np.testing.assert_allclose(track.path.at(jnp.float32(1))[:3, 3], box, atol=1e-4)
+    np.testing.assert_allclose(pose_at(track.path, jnp.float32(1))[:3, 3], box, atol=1e-4)
     said = "\n".join(drive.messages)
     assert "not read: RADAR" in said
     assert ("in the vehicle's frame" in said) == (not own_frame)

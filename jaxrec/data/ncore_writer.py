@@ -8,8 +8,10 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 
 from ..sensors import Exposure, RollingShutterCamera, Sweep
 from ..trajectory import Path, Trajectory
@@ -146,30 +148,32 @@ class _Content:
 
     def _path(self, path: Path) -> tuple[Int64[np.ndarray, " n"], Float64[np.ndarray, "n 4 4"]]:
         """Poses that cover all frames."""
-        import jax.numpy as jnp
-
         start, end = ((time * 1000 - self._drive.epoch) / 1e9 for time in (self._first, self._last))
-        if isinstance(path, Trajectory):
-            known = np.asarray(path.times, np.float64)
-            outside = [time for time in (start, end) if not known[0] <= time <= known[-1]]
-            times = np.sort(np.concatenate([known, outside]))
-        else:
+        times, poses = _known(path)
+        if times is None:
             count = max(int(np.ceil((end - start) / _STEP)) + 1, 2)
             times = np.linspace(start, end, count)
-        poses, covered = path.sample(jnp.asarray(times, _dtype_of(path)))
-        covered = np.asarray(covered) | self._rounded(path, times)
+            poses, covered = _sampled(path, times)
+        else:
+            outside = np.array([time for time in (start, end) if not times[0] <= time <= times[-1]])
+            ends, covered = _sampled(path, outside)
+            covered = np.append(np.ones(len(times), np.bool_), covered)
+            order = np.argsort(np.append(times, outside), kind="stable")
+            times, covered = np.append(times, outside)[order], covered[order]
+            poses = np.concatenate([poses, ends])[order]
+        covered |= self._rounded(path, times)
         if not covered.all():
             raise ValueError(
                 f"ego: got no pose at {times[~covered][0]:g} s; give a path that covers all frames"
             )
         whole, first = np.unique(self.microseconds(times), return_index=True)
-        return whole, _exact(np.asarray(poses, np.float64)[first])
+        return whole, _exact(poses[first])
 
     def _rounded(self, path: Path, times: np.ndarray) -> np.ndarray:
         """Times that are outside of a trajectory by rounding alone."""
-        if not isinstance(path, Trajectory):
+        known, _ = _known(path)
+        if known is None:
             return np.zeros(times.shape, np.bool_)
-        known = np.asarray(path.times, np.float64)
         return (times >= known[0] - 2e-6) & (times <= known[-1] + 2e-6)
 
     def _write_poses(self, writer: StoreWriter) -> None:
@@ -248,9 +252,8 @@ class _Content:
         key = self._component(writer, "cameras", sensor)
         frames = self._images[sensor]
         self._write_frames(writer, key, sensor, frames)
+        self._check_global(sensor, exposures)
         for exposure, frame in zip(exposures, frames, strict=True):
-            if not isinstance(exposure.camera, RollingShutterCamera):
-                self._check_global(exposure)
             place = f"{key}/frames/{frame.end}"
             picture = io.BytesIO()
             pixels = np.round(np.clip(exposure.image, 0, 1) * 255).astype(np.uint8)
@@ -258,19 +261,18 @@ class _Content:
             writer.group(f"{place}/generic_data", {})
             writer.text(f"{place}/image", picture.getvalue(), {"format": "png"})
 
-    def _check_global(self, exposure: Exposure) -> None:
-        import jax.numpy as jnp
-
-        path = self._drive.ego
-        pose, _ = path.sample(jnp.asarray(exposure.time, _dtype_of(path)))
-        expected = np.asarray(pose, np.float64) @ self._drive.mounts[exposure.sensor]
-        camera: Any = exposure.camera
-        apart = np.abs(np.asarray(camera.world_from_camera) - expected).max()
-        if apart > _APART:
-            raise ValueError(
-                f"{exposure.name}: got a camera {apart:.3g} from where the path and the mount of "
-                f"{exposure.sensor!r} put it; NCore has no pose for each image"
-            )
+    def _check_global(self, sensor: str, exposures: Sequence[Exposure]) -> None:
+        """Whether cameras without a rolling shutter are where the rig has them."""
+        still = [item for item in exposures if not isinstance(item.camera, RollingShutterCamera)]
+        poses, _ = _sampled(self._drive.ego, np.array([exposure.time for exposure in still]))
+        for exposure, expected in zip(still, poses @ self._drive.mounts[sensor], strict=True):
+            camera: Any = exposure.camera
+            apart = np.abs(np.asarray(camera.world_from_camera) - expected).max()
+            if apart > _APART:
+                raise ValueError(
+                    f"{exposure.name}: got a camera {apart:.3g} from where the path and the mount "
+                    f"of {sensor!r} put it; NCore has no pose for each image"
+                )
 
     def _write_sweeps(self, writer: StoreWriter, sensor: str, rays: Sequence[RaysToWrite]) -> None:
         key = self._component(writer, "lidars", sensor)
@@ -286,18 +288,18 @@ class _Content:
         writer.group(f"{key}/frames", {"frames_timestamps_us": times.tolist()})
 
     def _write_boxes(self, writer: StoreWriter) -> None:
-        import jax.numpy as jnp
         from scipy.spatial.transform import Rotation
 
         key = self._component(writer, "cuboids", "default")
         observations = []
         for track in self._drive.tracks:
-            path = track.path
-            times = self._box_times(path)
-            poses, seen = path.sample(jnp.asarray(times, _dtype_of(path)))
-            poses = np.asarray(poses, np.float64)
+            times, poses = _known(track.path)
+            seen = np.ones(len(poses), np.bool_)
+            if times is None:
+                times = self._box_times()
+                poses, seen = _sampled(track.path, times)
             whole = self.microseconds(times)
-            inside = np.asarray(seen) & (whole >= self._first) & (whole <= self._last)
+            inside = seen & (whole >= self._first) & (whole <= self._last)
             for time, pose in zip(whole[inside].tolist(), poses[inside], strict=True):
                 turn = Rotation.from_matrix(pose[:3, :3]).as_euler("xyz")
                 box = {
@@ -319,11 +321,32 @@ class _Content:
                 )
         writer.group(f"{key}/cuboids", {"cuboid_track_observations": observations})
 
-    def _box_times(self, path: Path) -> Float64[np.ndarray, " n"]:
-        if isinstance(path, Trajectory):
-            return np.asarray(path.times, np.float64)
+    def _box_times(self) -> Float64[np.ndarray, " n"]:
+        """Ten times a second."""
         start, end = ((time * 1000 - self._drive.epoch) / 1e9 for time in (self._first, self._last))
         return np.linspace(start, end, max(int(np.ceil((end - start) / 0.1)) + 1, 2))
+
+
+_sample = jax.jit(lambda path, times: path.sample(times))
+
+
+def _known(
+    path: Path,
+) -> tuple[Float64[np.ndarray, " n"] | None, Float64[np.ndarray, "m 4 4"]]:
+    """The times and the poses that a path consists of, or None where it is no list of such."""
+    if not isinstance(path, Trajectory):
+        return None, np.zeros((0, 4, 4))
+    return np.asarray(path.times, np.float64), np.asarray(path.world_from_body, np.float64)
+
+
+def _sampled(
+    path: Path, times: Float64[np.ndarray, " n"]
+) -> tuple[Float64[np.ndarray, "n 4 4"], Bool[np.ndarray, " n"]]:
+    """Poses at times, and where there are any."""
+    stored: Any = getattr(path, "world_from_body", None)
+    dtype = np.float32 if stored is None else stored.dtype
+    poses, seen = _sample(path, jnp.asarray(times, dtype))
+    return np.asarray(poses, np.float64), np.array(seen)
 
 
 def _by_sensor(items: Sequence[Any]) -> dict[str, list[Any]]:
@@ -343,12 +366,6 @@ def _exact(poses: Float64[np.ndarray, "*n 4 4"]) -> Float64[np.ndarray, "*n 4 4"
     exact = poses.copy()
     exact[..., :3, :3] = left @ right
     return exact
-
-
-def _dtype_of(path: Path) -> Any:
-    """The dtype that a path wants its times in."""
-    poses: Any = getattr(path, "world_from_body", None)
-    return np.float32 if poses is None else poses.dtype
 
 
 def _digest(path: pathlib.Path) -> str:
