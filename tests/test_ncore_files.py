@@ -486,6 +486,95 @@ def test_metadata_is_in_one_place_too(tmp_path):
     assert len(table["metadata"]) == len(documents)
 
 
+# Poses in other shapes
+
+STATIC, MOVING = "poses/default/static_poses/.zattrs", "poses/default/dynamic_poses/.zattrs"
+
+
+def inverted(matrices):
+    return np.linalg.inv(np.asarray(matrices)).tolist()
+
+
+def test_poses_may_be_stored_the_other_way_round(tmp_path):
+    drive = a_drive()
+    write_ncore(drive, tmp_path, store="directory")
+
+    def turn_mount(poses):
+        stored = poses.pop("('wide', 'rig')")
+        poses["('rig', 'wide')"] = {**stored, "pose": inverted(stored["pose"])}
+
+    def turn_path(poses):
+        stored = poses.pop("('rig', 'world')")
+        poses["('world', 'rig')"] = {**stored, "poses": inverted(stored["poses"])}
+
+    change(tmp_path, STATIC, turn_mount)
+    change(tmp_path, MOVING, turn_path)
+    found = open_drive(tmp_path)
+    for name, mount in MOUNTS.items():
+        np.testing.assert_allclose(found.mounts[name], mount, atol=1e-6)
+    expected = pose_at(drive.ego, jnp.float32(0.33))
+    np.testing.assert_allclose(pose_at(found.ego, jnp.float32(0.33)), expected, atol=1e-5)
+
+
+def test_a_sensor_may_move_by_itself(tmp_path):
+    drive = a_drive()
+    write_ncore(drive, tmp_path, store="directory")
+    path = "drive.ncore4.zarr/" + MOVING
+    rig = json.loads((tmp_path / path).read_text())["('rig', 'world')"]
+    own = (np.asarray(rig["poses"]) @ MOUNTS["wide"]).tolist()
+    change(tmp_path, STATIC, lambda poses: poses.pop("('wide', 'rig')"))
+    change(
+        tmp_path, MOVING, lambda poses: poses.update({"('wide', 'world')": {**rig, "poses": own}})
+    )
+    found = open_drive(tmp_path)
+    # It is not on the rig; its rays are the same.
+    assert sorted(found.mounts) == ["front", "still", "top"]
+    for ours, truth in zip(of_sensor(found, "wide"), of_sensor(drive, "wide"), strict=True):
+        (origins, directions, _), (o, d, _) = map(rays_of, (ours.camera, truth.camera))
+        np.testing.assert_allclose(origins, o, atol=1e-4)
+        np.testing.assert_allclose(directions, d, atol=2e-5)
+
+
+def test_a_rig_may_stand_still(tmp_path):
+    write_ncore(a_drive(), tmp_path, store="directory")
+    place = np.eye(4)
+    place[:3, 3] = [5000.0, 100, 3]
+    pose = {"pose": place.tolist(), "dtype": "float64"}
+    change(tmp_path, MOVING, lambda poses: poses.clear())
+    change(tmp_path, STATIC, lambda poses: poses.update({"('rig', 'world')": pose}))
+    found = open_drive(tmp_path)
+    assert found.epoch > 1.6e18 and found.origin == (5000, 100, 3)
+    expected = MOUNTS["top"][:3, 3]
+    np.testing.assert_allclose(rays_of(found.sweeps[0].lidar)[0][0, 0], expected, atol=1e-5)
+    still = of_sensor(found, "still")[0].camera.world_from_camera
+    np.testing.assert_allclose(still, MOUNTS["still"], atol=1e-5)
+
+
+def test_frames_beyond_the_poses_are_told(tmp_path):
+    write_ncore(a_drive(), tmp_path, store="directory")
+
+    def shorten(poses):
+        stored = poses["('rig', 'world')"]
+        for key in ("poses", "timestamps_us"):
+            stored[key] = stored[key][:7]
+
+    change(tmp_path, MOVING, shorten)
+    said = "\n".join(open_drive(tmp_path).messages)
+    assert "1 of 3 frames of wide lie up to 0.13 s beyond the poses of rig" in said
+    assert "1 of 3 frames of top lie up to 0.15 s beyond" in said
+
+
+def test_what_is_not_read_is_told(tmp_path):
+    write_ncore(a_drive(), tmp_path, store="directory")
+    root = tmp_path / "drive.ncore4.zarr"
+    (root / "radars" / "nose").mkdir(parents=True)
+    for folder in (root / "radars", root / "radars" / "nose"):
+        (folder / ".zgroup").write_text('{"zarr_format": 2}')
+    change(tmp_path, "masks/default/cameras/wide/.zattrs", lambda v: v["mask_names"].append("sky"))
+    said = "\n".join(open_drive(tmp_path).messages)
+    assert "not read: radars nose" in said and "masks of wide that are not used: sky" in said
+
+
 # Exchanged with the package
 
 

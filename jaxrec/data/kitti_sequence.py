@@ -52,6 +52,8 @@ def read_sequence(file: pathlib.Path) -> Drive:
     mounts = {_VELODYNE: np.eye(4), _CAMERA: inverse_of(_camera_from_lidar(document))}
     sweeps, told = _turns(folder, frames, anchor.seconds(times), ego)
     tracks, about = tracks_of(_sequence_boxes(document, times, poses), anchor)
+    if tracks:
+        about.append("boxes were measured in the points, not labelled by people")
     return Drive(
         exposures=_sequence_images(document, folder, frames, times, poses, anchor, mounts),
         sweeps=sweeps,
