@@ -485,6 +485,8 @@ def test_bad_sequences(tmp_path, change, fragments):
 def test_bad_points(tmp_path):
     write_sequence(tmp_path)
     file = tmp_path / "velodyne" / "1.npz"
+    np.savez(file, xyz_q=np.zeros((3, 4), np.int16), scale=1.0, intensity=np.zeros(5))
+    assert_error(tmp_path, f"{file}: arrays of the shapes (3, 4), () and (5,); wanted (3, n)")
     np.savez(file, xyz_q=np.zeros((3, 0), np.int16), scale=1.0)
     assert_error(tmp_path, f"{file}: no array 'intensity' among xyz_q, scale; wanted")
     file.write_bytes(b"no archive")

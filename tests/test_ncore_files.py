@@ -423,7 +423,7 @@ CAMERA = "intrinsics/default/cameras/wide/.zattrs"
         (
             "cuboids/default/cuboids/.zattrs",
             lambda v: v["cuboid_track_observations"][0].pop("bbox3"),
-            ["cuboids/default/cuboids/.zattrs: a box is damaged (KeyError('bbox3'))"],
+            ["cuboids/default/cuboids/.zattrs: a box: damaged (KeyError: 'bbox3')"],
         ),
         (
             "cuboids/default/cuboids/.zattrs",

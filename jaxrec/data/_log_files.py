@@ -1,8 +1,9 @@
 """The pieces that logs consist of: numbers in documents, arrays and lines in files."""
 
+import contextlib
 import pathlib
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -14,6 +15,21 @@ from .errors import CaptureError
 T = TypeVar("T")
 
 COPY_AGAIN = "copy it again"
+
+
+@contextlib.contextmanager
+def damaged(file: pathlib.Path, place: str) -> Iterator[None]:
+    """Whatever values of the wrong kind lead to inside becomes an error about a place in a file.
+
+    For documents that machines write: they are whole, or are to be written again.
+    """
+    try:
+        yield
+    except CaptureError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        found = f"damaged ({type(error).__name__}: {error})"
+        raise CaptureError(file, place, found, "export it again") from error
 
 
 def need(fields: Fields, key: str, value: T | None, wanted: str) -> T:

@@ -19,7 +19,7 @@ from ..sensors import (
 )
 from ..sensors.rolling_shutter import Camera, Direction
 from ._document import Fields
-from ._log_files import need, numbers
+from ._log_files import damaged, need, numbers
 
 GLOBAL = "GLOBAL"
 _SHUTTERS: dict[str, Direction] = {
@@ -79,18 +79,27 @@ def decode_camera(fields: Fields) -> StoredCamera:
         raise fields.error("camera_model_parameters", "found nothing", "wanted an object")
     stored = Fields(fields.file, fields.name("camera_model_parameters"), values)
     width, height = numbers(stored, "resolution", 2, "width and height in pixels").tolist()
+    if not (1 <= width < 1e6 and 1 <= height < 1e6):
+        raise stored.error("resolution", f"found {width:g} x {height:g}", "wanted pixels")
     shutter = need(stored, "shutter_type", stored.text("shutter_type"), "a shutter's name")
     if shutter != GLOBAL and shutter not in _SHUTTERS:
         wanted = f"wanted {', '.join([GLOBAL, *_SHUTTERS])}"
         raise stored.error("shutter_type", f"found {shutter!r}", wanted)
+    with damaged(stored.file, stored.place):
+        return _decode(fields, kind, stored, int(width), int(height), shutter)
+
+
+def _decode(
+    fields: Fields, kind: str, stored: Fields, width: int, height: int, shutter: str
+) -> StoredCamera:
     lens, focal, principal = _decode_lens(fields, _OLDER.get(kind, kind), stored)
-    external = values.get("external_distortion_parameters")
+    external = stored.values.get("external_distortion_parameters")
     if external is not None:
         if lens is None:
             assert focal is not None and principal is not None
             lens = RationalLens(focal, principal, np.zeros(6), np.zeros(2), np.zeros(4))
         lens = _decode_windshield(fields, stored, lens)
-    return StoredCamera(lens, focal, principal, int(width), int(height), _SHUTTERS.get(shutter))
+    return StoredCamera(lens, focal, principal, width, height, _SHUTTERS.get(shutter))
 
 
 def _decode_lens(fields: Fields, kind: str, stored: Fields):
@@ -102,6 +111,8 @@ def _decode_lens(fields: Fields, kind: str, stored: Fields):
         wanted = "wanted ftheta, ideal-pinhole, opencv-pinhole or opencv-fisheye"
         raise fields.error("camera_model_type", f"found {kind!r}", wanted)
     focal = numbers(stored, "focal_length", 2, "(fx, fy) in pixels")
+    if not (focal > 0).all():
+        raise stored.error("focal_length", f"found {focal.tolist()}", "wanted pixels above zero")
     if kind == "ideal-pinhole":
         return None, focal, principal
     if kind == "opencv-fisheye":

@@ -3,7 +3,10 @@
 import json
 import pathlib
 
+import numpy as np
+
 from ._document import Fields, listed
+from ._log_files import damaged
 from ._zarr import Group, is_store, open_store, stores_in
 from .errors import CaptureError
 
@@ -40,7 +43,9 @@ class Components:
                 found = f"belongs to {about.get('sequence_id')!r}, another store to {sequence!r}"
                 raise CaptureError(file, "", found, "give the JSON of one sequence")
             sequence = about.get("sequence_id")
-            self.start = int(root.attribute("sequence_timestamp_interval_us")["start"]) * 1000
+            with damaged(file, "sequence_timestamp_interval_us"):
+                start = int(root.attribute("sequence_timestamp_interval_us")["start"]) * 1000
+                self.start = int(np.int64(start))
             for kind, components in root.groups().items():
                 self._groups.setdefault(kind, {}).update(components.groups())
 
@@ -92,7 +97,8 @@ def _stores_of(path: pathlib.Path) -> list[pathlib.Path]:
         if not sequences:
             return stores_in(path.iterdir())
         path = sequences[0]
-    names = [entry.get("path") for entry in json.loads(path.read_bytes())[_STORES]]
+    with damaged(path, _STORES):
+        names = [entry["path"] for entry in json.loads(path.read_bytes())[_STORES]]
     files = [path.parent / str(name) for name in names]
     missing = [str(name) for name, file in zip(names, files, strict=True) if not is_store(file)]
     if missing or not files:

@@ -104,6 +104,14 @@ def read_rays(frame: Group) -> tuple[RayList, int]:
         elements = bundle.array("model_element").astype(np.int64)
     distances = returns.array("distance_m").astype(np.float64)
     intensities = returns.array("intensity").astype(np.float64)
+    count = len(directions)
+    sizes = [directions.shape, times.shape, distances.shape[1:], intensities.shape]
+    if elements is not None:
+        sizes.append(elements.shape)
+    wanted = [(count, 3), (count,), (count,), distances.shape, (count, 2)]
+    if sizes != wanted[: len(sizes)]:
+        found = f"arrays of the shapes {', '.join(map(str, sizes))}"
+        raise frame.error("ray_bundle", found, "wanted one entry for each ray")
     valid = np.isfinite(distances) & (distances > 0)
     packed = "ray_bundle_returns_valid_mask_packed"
     if frame.has(packed):

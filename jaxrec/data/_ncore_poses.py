@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from ._document import listed
+from ._log_files import damaged
 from ._rig import Poses, inverse_of
 from ._zarr import Group
 from .errors import CaptureError
@@ -44,7 +45,8 @@ class PoseGraph:
             self._static[self._frames(key)] = self._matrices(key, value, "pose")
         for key, value in group.group("dynamic_poses").attributes().items():
             matrices = self._matrices(key, value, "poses")
-            times = np.asarray(value["timestamps_us"], np.int64) * 1000
+            with damaged(self._file, f"poses {key}"):
+                times = np.asarray(value["timestamps_us"], np.int64) * 1000
             if times.shape != matrices.shape[:1] or np.any(np.diff(times) <= 0):
                 raise self._error(key, "times do not increase, one for each pose")
             self._moving[self._frames(key)] = Poses(times, matrices)
@@ -125,8 +127,10 @@ class PoseGraph:
         except (KeyError, TypeError, ValueError) as error:
             raise self._error(key, f"no {field}") from error
         turned = matrices[..., :3, :3] if matrices.shape[-2:] == (4, 4) else np.zeros((3, 3))
-        off = np.abs(turned @ np.swapaxes(turned, -1, -2) - np.eye(3)).max()
-        if not off < 1e-3 or not np.isfinite(matrices).all():
+        with np.errstate(over="ignore", invalid="ignore"):
+            off = np.abs(turned @ np.swapaxes(turned, -1, -2) - np.eye(3)).max(initial=0)
+        mirrored = np.any(np.linalg.det(turned) < 0) if off < 1e-3 else False
+        if not off < 1e-3 or mirrored or not (np.abs(matrices) < 1e12).all():
             raise self._error(key, f"a pose is not rigid (by {off:.2g})")
         # float32 in the file: the nearest rotation, for inverses to be exact.
         left, _, right = np.linalg.svd(turned)

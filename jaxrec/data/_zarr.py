@@ -193,7 +193,7 @@ class Group:
             raise self.error(name, "no such array", COPY_AGAIN)
         try:
             return _read_array(self, name, described)
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        except (ArithmeticError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise self.error(name, f"cannot be decoded ({error})", COPY_AGAIN) from error
 
     def text(self, name: str) -> bytes:
@@ -226,6 +226,8 @@ def _read_array(group: Group, name: str, described: dict[str, Any]) -> np.ndarra
     dtype, order = np.dtype(described["dtype"]), described["order"]
     if described["zarr_format"] != 2:
         raise ValueError(f"zarr_format {described['zarr_format']}, not 2")
+    if min(shape, default=0) < 0 or min(chunks, default=1) < 1:
+        raise ValueError(f"shape {list(shape)} in chunks of {list(chunks)}")
     decode = _decoder(group, described)
     fill = described.get("fill_value")
     whole = np.zeros(shape, dtype) if fill is None else np.full(shape, fill, dtype)

@@ -126,6 +126,9 @@ def _lidar_sweeps(files, sensor, first, poses, anchor, mount, ego):
     for file in files:
         table = _table(file, _SWEEP_COLUMNS)
         of_lidar = (table["laser_number"] >= first) & (table["laser_number"] < first + _COUNT)
+        if table["laser_number"].max(initial=0) >= _COUNT * len(_LASERS):
+            found = f"found laser {table['laser_number'].max()}"
+            raise CaptureError(file, "laser_number", found, "wanted 0 to 63, of two lidars")
         columns = {name: column[of_lidar] for name, column in table.items()}
         stamp = _stamp(file)
         times = stamp + columns["offset_ns"].astype(np.int64)

@@ -111,7 +111,7 @@ def _data(document: Fields) -> tuple[list[_Datum], list[_Datum], int, set[str]]:
         key = need(sample, "calibration_key", sample.text("calibration_key"), "a file's name")
         datums = sample.values.get("datum_keys")
         for datum in datums if isinstance(datums, list) else []:
-            calibrations[datum] = key
+            calibrations[str(datum)] = key
     images, clouds, unread = [], [], set()
     entries = document.objects("data")
     stamps = [_stamp(inner(entry, "id")) for entry in entries]
@@ -123,7 +123,7 @@ def _data(document: Fields) -> tuple[list[_Datum], list[_Datum], int, set[str]]:
         about, datum = inner(entry, "id"), inner(entry, "datum")
         sensor = need(about, "name", about.text("name"), "the sensor's name")
         kind = next((kind for kind in ("image", "point_cloud") if datum.has(kind)), None)
-        key = calibrations.get(entry.values.get("key"))
+        key = calibrations.get(str(entry.values.get("key")))
         if kind is None:
             unread.add(sensor)
         elif key is None:
@@ -169,8 +169,12 @@ def _sensors(folder: pathlib.Path, data: list[_Datum]) -> dict[str, _Sensor]:
         if not isinstance(names, list) or datum.sensor not in names:
             raise document.error("names", f"{datum.sensor!r} is not in it", "wanted every sensor")
         at = names.index(datum.sensor)
-        mount = _pose(document.objects("extrinsics")[at])
-        known = sensors.setdefault(datum.sensor, _Sensor(mount, document.objects("intrinsics")[at]))
+        stored = [document.objects(part) for part in ("extrinsics", "intrinsics")]
+        if min(map(len, stored)) <= at:
+            found = f"{len(stored[0])} extrinsics and {len(stored[1])} intrinsics"
+            raise document.error("names", f"{len(names)} for {found}", "wanted as many of each")
+        mount = _pose(stored[0][at])
+        known = sensors.setdefault(datum.sensor, _Sensor(mount, stored[1][at]))
         if np.abs(known.mount - mount).max() > 1e-6:
             found = f"{datum.sensor} sits elsewhere than in another calibration of the scene"
             raise document.error(f"extrinsics[{at}]", found, "wanted one place for each sensor")
@@ -281,7 +285,7 @@ def _sightings(folder: pathlib.Path, document: Fields, clouds: list[_Datum]) -> 
             sightings.append(
                 Sighting(
                     id=str(entry.values.get("instance_id")),
-                    label=labels.get(kind, f"class {kind}"),
+                    label=labels.get(str(kind), f"class {kind}"),
                     size=sizes,
                     time=cloud.time,
                     world_from_box=cloud.world_from_sensor @ _pose(inner(box, "pose")),
@@ -290,7 +294,7 @@ def _sightings(folder: pathlib.Path, document: Fields, clouds: list[_Datum]) -> 
     return sightings
 
 
-def _labels(folder: pathlib.Path, document: Fields) -> dict[object, str]:
+def _labels(folder: pathlib.Path, document: Fields) -> dict[str, str]:
     """Names of classes by number."""
     if not document.has("ontologies"):
         return {}
@@ -299,4 +303,4 @@ def _labels(folder: pathlib.Path, document: Fields) -> dict[object, str]:
     if key is None or not file.is_file():
         return {}
     items = load_document(file).objects("items")
-    return {item.values.get("id", 0): str(item.values.get("name")) for item in items}
+    return {str(item.values.get("id", 0)): str(item.values.get("name")) for item in items}

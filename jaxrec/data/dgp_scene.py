@@ -13,6 +13,7 @@ from ._rig import Anchor, Poses, Sighting, tracks_of
 from ._stored_exposures import StoredExposure, image_reader
 from ._vehicle_clouds import Cloud, apart_message, middle_of, vehicle_sweeps
 from .drive import Drive
+from .errors import CaptureError
 
 SCENE = "scene.json"
 
@@ -50,6 +51,9 @@ def read_scene(file: pathlib.Path) -> Drive:
     for frame, seconds in zip(frames, anchor.seconds(times).tolist(), strict=True):
         cloud = file_in(folder, frame, "lidar")
         points, intensities = load_arrays(cloud, ("xyz", "intensity"))
+        if points.shape != (*intensities.shape, 3):
+            found = f"arrays of the shapes {points.shape} and {intensities.shape}"
+            raise CaptureError(cloud, "", found, "wanted (n, 3) and (n,)")
         clouds.append(Cloud(f"{_LIDAR}/{cloud.name}", points, intensities, seconds))
     sweeps, about_points = vehicle_sweeps(clouds, middle_of(mounts), ego, _LIDAR)
     tracks, about = tracks_of(_scene_boxes(frames, times, where), anchor)

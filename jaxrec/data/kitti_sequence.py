@@ -14,6 +14,7 @@ from ._shots import Shots, away, grid_width, sweep_of
 from ._stored_exposures import StoredExposure, image_reader
 from ._velodyne import find_rows, firing_times
 from .drive import Drive
+from .errors import CaptureError
 
 SEQUENCE = "sequence.json"
 
@@ -103,6 +104,9 @@ def _turns(folder, frames, middles, ego) -> tuple[list[Sweep], list[str]]:
     clouds, intensities, lost, total = [], [], 0, 0
     for file in files:
         quantised, scale, reflectance = load_arrays(file, ("xyz_q", "scale", "intensity"))
+        if quantised.shape != (3, *reflectance.shape) or scale.shape != ():
+            found = f"arrays of the shapes {quantised.shape}, {scale.shape} and {reflectance.shape}"
+            raise CaptureError(file, "", found, "wanted (3, n), () and (n,)")
         points = quantised.T.astype(np.float64) * float(scale)
         kept = away(points)
         lost, total = lost + int(np.sum(~kept)), total + len(kept)

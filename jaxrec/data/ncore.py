@@ -10,6 +10,7 @@ from ..sensors import Exposure, RollingShutterCamera, Sweep
 from ..trajectory import Path
 from ._document import listed
 from ._images import decode_image
+from ._log_files import damaged
 from ._ncore_cameras import StoredCamera, decode_camera
 from ._ncore_components import Components
 from ._ncore_lidars import Grid, RayList, agreement, decode_lidar, is_spun, read_rays, sweep_from
@@ -88,8 +89,13 @@ def _ego_chain(graph: PoseGraph, chains: Mapping[str, Chain], path: pathlib.Path
 
 def _frames(group: Group) -> list[tuple[int, int]]:
     """Start and end of each frame in microseconds; a frame is named by its end."""
-    times = group.group("frames").attribute("frames_timestamps_us")
-    return [(int(start), int(end)) for start, end in times]
+    frames = group.group("frames")
+    with damaged(group.store.path, f"{frames.key}/.zattrs"):
+        times = np.array(frames.attribute("frames_timestamps_us"), np.int64).reshape(-1, 2)
+        # Nanoseconds have to fit, too.
+        if np.any(np.abs(times) > 2**63 // 1000 - 1):
+            raise OverflowError("times beyond 64 bits")
+    return [(start, end) for start, end in times.tolist()]
 
 
 def _beyond(sensor: str, frames: list[tuple[int, int]], chain: Chain) -> list[str]:
@@ -175,8 +181,8 @@ def _ego_mask(
     mask, unused = None, []
     for component in components.all("masks").values():
         group = component.find("cameras", sensor)
-        names = [] if group is None else group.attributes().get("mask_names", [])
-        for name in names:
+        names = [] if group is None else group.attributes().get("mask_names")
+        for name in names if isinstance(names, list) else []:
             if name != _EGO or group is None:
                 unused.append(str(name))
                 continue
@@ -201,7 +207,10 @@ def _sweeps(
     frames = _frames(group)
     fields = components.model("lidars", sensor) if components.all("intrinsics") else None
     grid = None if fields is None else decode_lidar(fields)
-    read = [read_rays(group.group("frames", str(end))) for _, end in frames]
+    read = []
+    for _, end in frames:
+        with damaged(group.store.path, f"{group.key}/frames/{end}"):
+            read.append(read_rays(group.group("frames", str(end))))
     lists = [rays for rays, _ in read]
     for (_, end), rays in zip(frames, lists, strict=True):
         _check_elements(group, grid, rays, end)
@@ -268,18 +277,16 @@ def _sightings(components: Components, graph: PoseGraph) -> list[Sighting]:
     entries: list[tuple[Group, dict]] = []
     for component in components.all("cuboids").values():
         group = component.group("cuboids")
-        entries += [(group, entry) for entry in group.attribute("cuboid_track_observations")]
-    sources = {entry.get("source") for _, entry in entries}
-    sightings = []
+        with damaged(group.store.path, f"{group.key}/.zattrs"):
+            boxes = list(group.attribute("cuboid_track_observations"))
+        entries += [(group, box) for box in boxes]
+    sources, sightings = set(), []
     for group, entry in entries:
-        try:
+        with damaged(group.store.path, f"{group.key}/.zattrs: a box"):
+            sources.add(str(entry["source"]))
+    for group, entry in entries:
+        with damaged(group.store.path, f"{group.key}/.zattrs: a box"):
             sightings.append(_sighting(graph, entry, several=len(sources) > 1))
-        except (KeyError, TypeError, ValueError) as error:
-            if isinstance(error, CaptureError):
-                raise
-            raise group.error(".zattrs", f"a box is damaged ({error!r})", "export it again") from (
-                error
-            )
     return sightings
 
 
@@ -287,16 +294,19 @@ def _sighting(graph: PoseGraph, entry: dict, several: bool) -> Sighting:
     from scipy.spatial.transform import Rotation
 
     box = entry["bbox3"]
-    rotation = Rotation.from_euler("xyz", box["rot"]).as_matrix()
-    local = rigid_of(rotation, np.asarray(box["centroid"], np.float64))
+    parts = [np.array(box[part], np.float64).reshape(3) for part in ("centroid", "dim", "rot")]
+    if not (np.abs(parts) < 1e9).all():
+        raise ValueError("a number is not finite")
+    centroid, size, angles = parts
+    local = rigid_of(Rotation.from_euler("xyz", angles).as_matrix(), centroid)
     frame = entry["reference_frame_id"]
     place = np.eye(4) if frame == WORLD else _placed(graph, frame, entry)
     name = str(entry["track_id"])
     return Sighting(
         id=f"{name} ({entry['source']})" if several else name,
         label=str(entry["class_id"]),
-        size=[float(value) for value in box["dim"]],
-        time=int(entry["timestamp_us"]) * 1000,
+        size=size.tolist(),
+        time=int(np.int64(int(entry["timestamp_us"]) * 1000)),
         world_from_box=place @ local,
     )
 
