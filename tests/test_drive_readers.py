@@ -35,7 +35,7 @@ needs_pyarrow = pytest.mark.skipif(
 
 
 def firing(points, middle):
-    return middle + 0.1 * np.arctan2(points[:, 1], points[:, 0]) / (2 * np.pi)
+    return middle - 0.1 * np.arctan2(points[:, 1], points[:, 0]) / (2 * np.pi)
 
 
 def in_world(pose, points):

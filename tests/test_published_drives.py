@@ -18,6 +18,7 @@ from drive_files import (
 )
 from jaxrec.data import CaptureError, open_drive
 from jaxrec.data._clock import nanoseconds_of
+from jaxrec.data.kitti import _camera
 from jaxrec.sensors import FisheyeLens, LensCamera, PinholeCamera
 
 WIDTH, HEIGHT = 16, 12
@@ -135,7 +136,7 @@ def test_kitti(tmp_path):
         assert sweep.time == pytest.approx(middle - 0.01, abs=1e-6)
         points = clouds[frame].astype(np.float64)
         turned = np.arctan2(points[:, 1], points[:, 0]) / (2 * np.pi)
-        poses = world_from_body(middle + 0.103 * turned) @ imu_from_velo
+        poses = world_from_body(middle - 0.103 * turned) @ imu_from_velo
         found, _ = returns_of(sweep)
         # Half of it is the projection of a sphere, over 4 m.
         assert_same_points(found, to_drive(drive, in_world(poses, points)), atol=2e-3)
@@ -165,13 +166,24 @@ def test_the_cameras_of_kitti(tmp_path):
     np.testing.assert_allclose(depth, pixels[:, 2], atol=3e-3)
 
 
+def test_the_calibration_of_the_real_set(shared):
+    # Converted by other means: the same transform, from the same files.
+    folder = shared / "data" / "kitti_sfnd_drive"
+    document = json.loads((folder / "sequence.json").read_text())
+    mount, focal, principal, size = _camera(folder / "calib", "02")
+    np.testing.assert_allclose(np.linalg.inv(mount), document["cam_from_velo"], atol=1e-7)
+    matrix = np.array(document["K"])
+    np.testing.assert_allclose([*focal, *principal], [*matrix.diagonal()[:2], *matrix[:2, 2] + 0.5])
+    assert size == (document["width"], document["height"])
+
+
 def test_the_boxes_of_kitti(tmp_path):
     drive = open_drive(write_kitti(tmp_path)[0])
     (track,) = drive.tracks
     assert (track.id, track.label) == ("0", "Van")
     np.testing.assert_allclose(track.size, [4.5, 1.8, 2])
     # When the lidar looked at the box of frame 2, its middle a metre above its floor.
-    time = 0.2 + 0.103 * np.arctan2(2, 11) / (2 * np.pi)
+    time = 0.2 - 0.103 * np.arctan2(2, 11) / (2 * np.pi)
     place = np.eye(4)
     place[:3, 3] = [11, 2, -0.5]
     place[:2, :2] = [[np.cos(0.3), -np.sin(0.3)], [np.sin(0.3), np.cos(0.3)]]

@@ -355,7 +355,7 @@ def _boxes(folder: pathlib.Path, turns: Mapping[int, _Turn], velodyne: Poses) ->
             found = f"a box of frame {box.frame}"
             raise CaptureError(file, "first_frame", found, f"wanted 0 to {len(turns) - 1}")
         x, y = box.velo_from_box[:2, 3]
-        time = turn.middle + round(turn.period * np.arctan2(y, x) / (2 * np.pi))
+        time = turn.middle - round(turn.period * np.arctan2(y, x) / (2 * np.pi))
         place = velodyne.at(np.array([time]))[0] @ box.velo_from_box
         sightings.append(Sighting(box.id, box.label, box.size, time, place))
     return sightings

@@ -41,7 +41,8 @@ def read_sequence(file: pathlib.Path) -> Drive:
         raise document.error("frames", "found none", "wanted at least one frame")
     messages = [
         "world_from_velo was estimated from all sweeps, held out or not",
-        f"firing times are those of a turn of {_TURN:g} s that looks ahead at the frame's time",
+        f"firing times are those of a clockwise turn of {_TURN:g} s that looks ahead at the "
+        "frame's time",
     ]
     times = [_seconds(frame, "timestamp_s") for frame in frames]
     where = [rigid_matrix(frame, "world_from_velo", "world-from-lidar") for frame in frames]
