@@ -36,21 +36,38 @@ _TERMS = 6
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class Pinhole:
+    """What makes a `PinholeCamera`, but for its pose and size.
+
+    Attributes:
+        focal: (fx, fy) in pixels.
+        principal: (cx, cy) in pixels from the image's corner.
+        distortion: (k1, k2, p1, p2, k3), or none.
+    """
+
+    focal: Float64[np.ndarray, "2"]
+    principal: Float64[np.ndarray, "2"]
+    distortion: Float64[np.ndarray, "5"] | None
+
+    def lens(self) -> RationalLens:
+        """The same as a lens, to stand behind a windshield."""
+        k1, k2, p1, p2, k3 = np.zeros(5) if self.distortion is None else self.distortion
+        radial = [k1, k2, k3, 0.0, 0.0, 0.0]
+        return RationalLens(self.focal, self.principal, radial, [p1, p2], [0.0] * 4)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class StoredCamera:
     """A camera without its pose.
 
     Attributes:
-        lens: None for an ideal pinhole.
-        focal: Of an ideal pinhole, in pixels.
-        principal: Of an ideal pinhole, in pixels from the image's corner.
+        lens: How directions and pixels correspond.
         width: Image width in pixels.
         height: Image height in pixels.
         direction: Of the rolling shutter, or None for a global one.
     """
 
-    lens: Lens | None
-    focal: Float64[np.ndarray, "2"] | None
-    principal: Float64[np.ndarray, "2"] | None
+    lens: Lens | Pinhole
     width: int
     height: int
     direction: Direction | None
@@ -58,10 +75,10 @@ class StoredCamera:
     def at(self, pose: Float64[np.ndarray, "4 4"]) -> Camera:
         """The camera at a pose."""
         size = {"width": self.width, "height": self.height}
-        if self.lens is not None:
-            return LensCamera(pose, self.lens, **size)
-        assert self.focal is not None and self.principal is not None
-        return PinholeCamera(pose, self.focal, self.principal, **size)
+        lens = self.lens
+        if isinstance(lens, Pinhole):
+            return PinholeCamera(pose, lens.focal, lens.principal, lens.distortion, **size)
+        return LensCamera(pose, lens, **size)
 
 
 def decode_camera(fields: Fields) -> StoredCamera:
@@ -92,21 +109,17 @@ def decode_camera(fields: Fields) -> StoredCamera:
 def _decode(
     fields: Fields, kind: str, stored: Fields, width: int, height: int, shutter: str
 ) -> StoredCamera:
-    lens, focal, principal = _decode_lens(fields, _OLDER.get(kind, kind), stored)
-    external = stored.values.get("external_distortion_parameters")
-    if external is not None:
-        if lens is None:
-            assert focal is not None and principal is not None
-            lens = RationalLens(focal, principal, np.zeros(6), np.zeros(2), np.zeros(4))
-        lens = _decode_windshield(fields, stored, lens)
-    return StoredCamera(lens, focal, principal, width, height, _SHUTTERS.get(shutter))
+    lens = _decode_lens(fields, _OLDER.get(kind, kind), stored)
+    if stored.has("external_distortion_parameters"):
+        behind = lens.lens() if isinstance(lens, Pinhole) else lens
+        lens = _decode_windshield(fields, stored, behind)
+    return StoredCamera(lens, width, height, _SHUTTERS.get(shutter))
 
 
-def _decode_lens(fields: Fields, kind: str, stored: Fields):
-    """A lens, or None, the focal lengths and the principal point."""
+def _decode_lens(fields: Fields, kind: str, stored: Fields) -> Lens | Pinhole:
     principal = numbers(stored, "principal_point", 2, "(cx, cy) in pixels")
     if kind == "ftheta":
-        return _decode_ftheta(stored, principal), None, None
+        return _decode_ftheta(stored, principal)
     if kind not in ("ideal-pinhole", "opencv-pinhole", "opencv-fisheye"):
         wanted = "wanted ftheta, ideal-pinhole, opencv-pinhole or opencv-fisheye"
         raise fields.error("camera_model_type", f"found {kind!r}", wanted)
@@ -114,16 +127,17 @@ def _decode_lens(fields: Fields, kind: str, stored: Fields):
     if not (focal > 0).all():
         raise stored.error("focal_length", f"found {focal.tolist()}", "wanted pixels above zero")
     if kind == "ideal-pinhole":
-        return None, focal, principal
+        return Pinhole(focal, principal, None)
     if kind == "opencv-fisheye":
         radial = numbers(stored, "radial_coeffs", 4, "k1 to k4")
-        return FisheyeLens(focal, principal, radial, _max_angle(stored)), None, None
+        return FisheyeLens(focal, principal, radial, _max_angle(stored))
     radial = numbers(stored, "radial_coeffs", 6, "k1 to k6")
     tangential = numbers(stored, "tangential_coeffs", 2, "p1 and p2")
     prism = numbers(stored, "thin_prism_coeffs", 4, "s1 to s4")
-    if not (radial.any() or tangential.any() or prism.any()):
-        return None, focal, principal
-    return RationalLens(focal, principal, radial, tangential, prism), None, None
+    if radial[3:].any() or prism.any():
+        return RationalLens(focal, principal, radial, tangential, prism)
+    distortion = np.array([*radial[:2], *tangential, radial[2]])
+    return Pinhole(focal, principal, distortion if distortion.any() else None)
 
 
 def _max_angle(stored: Fields) -> float:
