@@ -16,6 +16,7 @@ from .llff import poses_file, read_llff
 from .ncore_writer import write_ncore as write_ncore
 from .rgbd import pose_files, read_rgbd
 from .sfm import Structure as Structure, photo_folder, reconstruct as reconstruct
+from .street import Hits as Hits, Street as Street
 from .transforms import read_transforms, split_file, whole_file
 from .video import is_video
 

@@ -1,0 +1,495 @@
+"""What beams meet among boxes and balls on a plane: closed forms, in NumPy.
+
+Coordinates come first, `[3, rays]`, so that each is one run of memory.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Bool, Float32, Float64, Int32
+
+from ._street_paint import Look, Paint, Sky, Touch, dot as dot
+
+# Nearer than this a beam does not see: it starts on a surface.
+_NEAREST = 1e-6
+# In float32 the sides of a narrower beam are too close for the mean of a pattern between them.
+_NARROWEST = 1e-3
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Beams:
+    """Rays with a time and a width.
+
+    Attributes:
+        origins: In metres.
+        directions: Unit vectors.
+        times: In seconds.
+        footprint: As of `jaxrec.Rays`.
+    """
+
+    origins: Float64[np.ndarray, "3 rays"]
+    directions: Float64[np.ndarray, "3 rays"]
+    times: Float64[np.ndarray, " rays"]
+    footprint: tuple[float, float]
+
+    def only(self, index) -> "Beams":
+        """Some of the beams."""
+        return Beams(
+            self.origins[:, index], self.directions[:, index], self.times[index], self.footprint
+        )
+
+
+@runtime_checkable
+class Place(Protocol):
+    """Where a thing is."""
+
+    def into(
+        self, beams: Beams
+    ) -> tuple[Float64[np.ndarray, "3 rays"], Float64[np.ndarray, "3 rays"]]:
+        """Origins and directions in the thing's frame; NaN when it is nowhere."""
+        ...
+
+    def within(self, start: float, end: float) -> tuple[Float64[np.ndarray, "3"], float]:
+        """A point from which the thing's origin is not farther than a distance for a while."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Fixed:
+    """A place that stays: a position, and a turn about z in radians."""
+
+    position: Float64[np.ndarray, "3"]
+    yaw: float = 0.0
+
+    def into(self, beams: Beams):
+        """See `Place`."""
+        moved = beams.origins - self.position[:, None]
+        if self.yaw == 0:
+            return moved, beams.directions
+        cosine, sine = np.cos(self.yaw), np.sin(self.yaw)
+        return _turned(moved, cosine, sine), _turned(beams.directions, cosine, sine)
+
+    def within(self, start: float, end: float):
+        """See `Place`."""
+        return self.position, 0.0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Moving:
+    """A place on a path: between knots, positions on a line and turns at a constant rate.
+
+    Attributes:
+        times: Of the knots, in seconds; before the first and after the last it is nowhere.
+        positions: In metres.
+        yaws: About z in radians, not wrapped.
+        shift: `world_from_path`: rigid, the identity but for what has been moved.
+    """
+
+    times: Float64[np.ndarray, " knots"]
+    positions: Float64[np.ndarray, "knots 3"]
+    yaws: Float64[np.ndarray, " knots"]
+    shift: Float64[np.ndarray, "4 4"] = dataclasses.field(default_factory=lambda: np.eye(4))
+
+    def into(self, beams: Beams):
+        """See `Place`."""
+        back = self.shift[:3, :3].T
+        origins = back @ (beams.origins - self.shift[:3, 3:])
+        directions = back @ beams.directions
+        where = np.stack([self._at(beams.times, axis) for axis in self.positions.T])
+        yaw = self._at(beams.times, self.yaws)
+        cosine, sine = np.cos(yaw), np.sin(yaw)
+        return _turned(origins - where, cosine, sine), _turned(directions, cosine, sine)
+
+    def within(self, start: float, end: float):
+        """See `Place`."""
+        middle = (start + end) / 2
+        center = np.array([np.interp(middle, self.times, axis) for axis in self.positions.T])
+        moved = self.shift[:3, :3] @ center + self.shift[:3, 3]
+        return moved, self._fastest * (end - start) / 2
+
+    @functools.cached_property
+    def _fastest(self) -> float:
+        steps = np.linalg.norm(np.diff(self.positions, axis=0), axis=1)
+        return float((steps / np.diff(self.times)).max())
+
+    def _at(self, times, values):
+        return np.interp(times, self.times, values, left=np.nan, right=np.nan)
+
+
+@runtime_checkable
+class Solid(Protocol):
+    """A thing that beams meet from outside.
+
+    Attributes:
+        paint: Of its surface.
+        density: How much it stops: a beam gets through a chord of c metres with the share
+            exp(-density c); infinite if it is no fence and no foliage.
+        actor: Number of the track that it follows, or -1.
+        moves: Whether its bounds depend on the time.
+    """
+
+    @property
+    def paint(self) -> Paint: ...  # noqa: D102
+
+    @property
+    def density(self) -> float: ...  # noqa: D102
+
+    @property
+    def actor(self) -> int: ...  # noqa: D102
+
+    @property
+    def moves(self) -> bool: ...  # noqa: D102
+
+    def bound(self, start: float, end: float) -> tuple[Float64[np.ndarray, "3"], float]:
+        """A ball, by middle and radius, that holds the thing from one time to another."""
+        ...
+
+    def cross(
+        self, beams: Beams
+    ) -> tuple[Float64[np.ndarray, " rays"], Float64[np.ndarray, " rays"]]:
+        """How far along each beam it enters and leaves; infinite where it does not enter."""
+        ...
+
+    def touch(
+        self, beams: Beams, ranges: Float64[np.ndarray, " rays"]
+    ) -> tuple[
+        Float64[np.ndarray, "3 rays"], Float64[np.ndarray, "3 rays"], Float64[np.ndarray, "3 rays"]
+    ]:
+        """Points, directions and normals in its own frame where beams enter."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Ground:
+    """The plane z = 0, seen from above."""
+
+    paint: Paint
+    density: float = np.inf
+    actor: int = -1
+    moves: bool = False
+
+    def bound(self, start: float, end: float):
+        """See `Solid`."""
+        return np.zeros(3), np.inf
+
+    def cross(self, beams: Beams):
+        """See `Solid`."""
+        height, fall = beams.origins[2], -beams.directions[2]
+        hit = (fall > 0) & (height > 0)
+        entry = np.where(hit, height / np.where(hit, fall, 1), np.inf)
+        return entry, entry
+
+    def touch(self, beams: Beams, ranges):
+        """See `Solid`."""
+        points = beams.origins + ranges * beams.directions
+        normals = np.zeros_like(points)
+        normals[2] = 1
+        return points, beams.directions, normals
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Ball:
+    """A ball that stays where it is."""
+
+    center: Float64[np.ndarray, "3"]
+    radius: float
+    paint: Paint
+    density: float = np.inf
+    actor: int = -1
+    moves: bool = False
+
+    def bound(self, start: float, end: float):
+        """See `Solid`."""
+        return self.center, self.radius
+
+    def cross(self, beams: Beams):
+        """See `Solid`."""
+        offset = self.center[:, None] - beams.origins
+        along = dot(offset, beams.directions)
+        aside = offset - along * beams.directions
+        half = self.radius**2 - dot(aside, aside)
+        hit = half > 0
+        half = np.sqrt(np.where(hit, half, 0))
+        hit &= along - half > _NEAREST
+        return np.where(hit, along - half, np.inf), np.where(hit, along + half, np.inf)
+
+    def touch(self, beams: Beams, ranges):
+        """See `Solid`."""
+        points = beams.origins + ranges * beams.directions - self.center[:, None]
+        return points, beams.directions, points / self.radius
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Box:
+    """A box: its place is that of its middle, its axes are those of its edges."""
+
+    place: Place
+    half: Float64[np.ndarray, "3"]
+    paint: Paint
+    density: float = np.inf
+    actor: int = -1
+
+    @property
+    def moves(self) -> bool:
+        """See `Solid`."""
+        return isinstance(self.place, Moving)
+
+    def bound(self, start: float, end: float):
+        """See `Solid`."""
+        center, drift = self.place.within(start, end)
+        return center, float(np.linalg.norm(self.half)) + drift
+
+    def cross(self, beams: Beams):
+        """See `Solid`."""
+        origins, directions = self.place.into(beams)
+        entry = np.full(len(beams.times), -np.inf)
+        leave = np.full(len(beams.times), np.inf)
+        for origin, direction, half in zip(origins, directions, self.half, strict=True):
+            inverse = 1 / np.where(direction == 0, 1e-300, direction)
+            middle, reach = -origin * inverse, half * np.abs(inverse)
+            np.maximum(entry, middle - reach, out=entry)
+            np.minimum(leave, middle + reach, out=leave)
+        # False where the box is nowhere, too.
+        hit = (entry <= leave) & (entry > _NEAREST)
+        return np.where(hit, entry, np.inf), np.where(hit, leave, np.inf)
+
+    def touch(self, beams: Beams, ranges):
+        """See `Solid`."""
+        origins, directions = self.place.into(beams)
+        points = origins + ranges * directions
+        axis = (np.abs(points) - self.half[:, None]).argmax(0)
+        normals = np.zeros_like(points)
+        every = np.arange(points.shape[1])
+        # Against the beam, not where the point is: rounding may put it beyond an edge.
+        normals[axis, every] = -np.sign(directions[axis, every])
+        return points, directions, normals
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Layer:
+    """One of the surfaces behind each other along beams.
+
+    Attributes:
+        ranges: Where it is in metres, infinite where there is none.
+        covers: Share of the beam that it stops, of what arrives there.
+        solids: Which thing it is of, or -1.
+        faces: The same for each pair of a box's faces, or -1.
+        colors: In [0, 1].
+        reflectances: See `Look`.
+        cosines: Of the angle between the beam and the normal.
+    """
+
+    ranges: Float64[np.ndarray, " rays"]
+    covers: Float64[np.ndarray, " rays"]
+    solids: Int32[np.ndarray, " rays"]
+    faces: Int32[np.ndarray, " rays"]
+    colors: Float32[np.ndarray, "3 rays"]
+    reflectances: Float32[np.ndarray, " rays"]
+    cosines: Float32[np.ndarray, " rays"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scene:
+    """Things and the sky behind them.
+
+    Attributes:
+        solids: The things.
+        sky: What is behind.
+    """
+
+    solids: Sequence[Solid]
+    sky: Sky
+
+    def bounds(self, start: float, end: float):
+        """Middles [solids, 3] and radii of balls around all things from one time to another."""
+        centers, radii = (array.copy() for array in self._still)
+        for index in self._moving:
+            centers[index], radii[index] = self.solids[index].bound(start, end)
+        return centers, radii
+
+    @functools.cached_property
+    def _moving(self):
+        return [index for index, solid in enumerate(self.solids) if solid.moves]
+
+    @functools.cached_property
+    def _still(self):
+        balls = [solid.bound(0.0, 0.0) for solid in self.solids]
+        return np.stack([center for center, _ in balls]), np.array([radius for _, radius in balls])
+
+
+def cast(scene: Scene, beams: Beams) -> list[Layer]:
+    """Finds the surfaces that beams meet: porous ones in order, then the first that stops all.
+
+    Args:
+        scene: The things.
+        beams: Preferably near each other: things that none of them can meet are passed over.
+
+    Returns:
+        At least one layer, the last of which is solid or the sky. Where a beam meets fewer than
+        others, the layers between have infinite ranges.
+    """
+    solids = scene.solids
+    nearest, which = np.full(len(beams.times), np.inf), np.full(len(beams.times), -1, np.int32)
+    entries, covers, indices = [], [], []
+    for index in np.flatnonzero(_reached(scene, beams)).tolist():
+        entry, leave = solids[index].cross(beams)
+        if np.isinf(solids[index].density):
+            closer = entry < nearest
+            np.copyto(nearest, entry, where=closer)
+            which[closer] = index
+        elif np.isfinite(entry).any():
+            hit = np.isfinite(entry)
+            chord = np.where(hit, leave, 0) - np.where(hit, entry, 0)
+            entries.append(entry)
+            covers.append(-np.expm1(-solids[index].density * chord))
+            indices.append(index)
+    last = _layer(solids, beams, nearest, np.ones(len(nearest)), which)
+    if not entries:
+        return [last]
+    return [*_porous(solids, beams, nearest, entries, covers, indices), last]
+
+
+def colors(scene: Scene, layers: Sequence[Layer], beams: Beams) -> Float32[np.ndarray, "3 rays"]:
+    """What a camera sees along beams: all layers before the sky, each by its share."""
+    total = np.zeros_like(layers[0].colors)
+    left = np.ones(total.shape[1], np.float32)
+    for layer in layers:
+        hit = np.isfinite(layer.ranges)
+        share = np.where(hit, left * layer.covers.astype(np.float32), np.float32(0))
+        total += share * layer.colors
+        left = left - share
+    free = np.flatnonzero(left > 0)
+    total[:, free] += left[free] * scene.sky.at(beams.directions[:, free].astype(np.float32))
+    return total
+
+
+def sorted_layers(layers: Sequence[Layer], count: int) -> list[np.ndarray]:
+    """Ranges, shares of the whole beam, reflectances, cosines and things of the first layers.
+
+    Each has the shape [count, rays]; layers that a beam does not meet come last.
+    """
+    left = np.ones(len(layers[0].ranges))
+    shares = []
+    for layer in layers:
+        stopped = np.where(np.isfinite(layer.ranges), layer.covers, 0)
+        shares.append(left * stopped)
+        left = left * (1 - stopped)
+    ranges = np.stack([layer.ranges for layer in layers])
+    order = np.argsort(ranges, axis=0, kind="stable")[:count]
+    lack = ((0, count - len(order)), (0, 0))
+    return [
+        np.pad(
+            np.take_along_axis(np.stack(values), order, 0).astype(dtype),
+            lack,
+            constant_values=nothing,
+        )
+        for values, nothing, dtype in (
+            (list(ranges), np.inf, np.float32),
+            (shares, 0, np.float32),
+            ([layer.reflectances for layer in layers], 0, np.float32),
+            ([layer.cosines for layer in layers], 0, np.float32),
+            ([layer.solids for layer in layers], -1, np.int32),
+        )
+    ]
+
+
+def survey(scene: Scene, beams: Beams) -> list[np.ndarray]:
+    """Colours of pixels, and what tells where one ray is not enough for one.
+
+    Returns:
+        Colours [3, rays]; marks [rays], which differ where what is seen is another thing or
+        another face of a box; and whether something thinner than two beams is near [rays].
+    """
+    layers = cast(scene, beams)
+    marks = np.zeros(len(beams.times), np.int64)
+    for layer in layers:
+        marks = np.where(layer.faces < 0, marks, 4099 * marks + layer.faces + 1)
+    return [colors(scene, layers, beams), marks, _beside_thin(scene, beams)]
+
+
+def _beside_thin(scene: Scene, beams: Beams) -> Bool[np.ndarray, " rays"]:
+    near = np.zeros(len(beams.times), bool)
+    centers, _ = scene.bounds(float(beams.times.min()), float(beams.times.max()))
+    distances = np.linalg.norm(centers - beams.origins.mean(1), axis=1)
+    base, slope = beams.footprint
+    for index in np.flatnonzero(_reached(scene, beams)).tolist():
+        solid = scene.solids[index]
+        width = 2 * (base + slope * distances[index])
+        if isinstance(solid, Box) and solid.half.min() < width:
+            wider = dataclasses.replace(solid, half=solid.half + width)
+            near |= np.isfinite(wider.cross(beams)[0])
+    return near
+
+
+def _porous(solids, beams, nearest, entries, covers, indices) -> list[Layer]:
+    """The layers of porous things in front of what stops the beam, sorted for each beam."""
+    entry, cover = np.stack(entries), np.stack(covers)
+    entry[entry >= nearest] = np.inf
+    order = np.argsort(entry, axis=0, kind="stable")
+    entry, cover = np.take_along_axis(entry, order, 0), np.take_along_axis(cover, order, 0)
+    which = np.where(np.isfinite(entry), np.asarray(indices, np.int32)[order], np.int32(-1))
+    return [
+        _layer(solids, beams, entry[rank], cover[rank], which[rank])
+        for rank in range(len(entry))
+        if np.isfinite(entry[rank]).any()
+    ]
+
+
+def _layer(solids, beams: Beams, ranges, covers, which) -> Layer:
+    count = len(ranges)
+    seen, faces = np.zeros((3, count), np.float32), np.full(count, -1, np.int32)
+    reflectances, cosines = np.zeros(count, np.float32), np.zeros(count, np.float32)
+    for index in np.flatnonzero(np.bincount(which + 1)[1:]).tolist():
+        chosen = np.flatnonzero(which == index)
+        some = beams.only(chosen)
+        points, directions, normals = solids[index].touch(some, ranges[chosen])
+        base, slope = beams.footprint
+        touch = Touch(
+            points.astype(np.float32),
+            directions.astype(np.float32),
+            normals.astype(np.float32),
+            np.maximum(2 * (base + slope * ranges[chosen]), _NARROWEST).astype(np.float32),
+        )
+        look: Look = solids[index].paint.look(touch)
+        seen[:, chosen] = look.colors
+        # Of a box, the axis of the normal; 0 for what is smooth.
+        smooth = not isinstance(solids[index], Box)
+        faces[chosen] = 3 * index + (0 if smooth else np.abs(normals).argmax(0))
+        reflectances[chosen] = look.reflectances
+        cosines[chosen] = np.abs(dot(normals, directions))
+    return Layer(ranges, covers, which, faces, seen, reflectances, cosines)
+
+
+def _reached(scene: Scene, beams: Beams) -> Bool[np.ndarray, " solids"]:
+    """Which things the cone around the beams may meet."""
+    start, end = float(beams.times.min()), float(beams.times.max())
+    centers, radii = scene.bounds(start, end)
+    origin = beams.origins.mean(1)
+    offsets = beams.origins - origin[:, None]
+    slack = np.sqrt(dot(offsets, offsets).max())
+    mean = beams.directions.mean(1)
+    length = np.linalg.norm(mean)
+    if length < 1e-3:
+        return np.ones(len(radii), bool)
+    axis = mean / length
+    # As a chord: an arc cosine would lose a small angle.
+    across = beams.directions - axis[:, None]
+    chord = np.sqrt(dot(across, across).max())
+    opening = 2 * np.arcsin(min(chord / 2, 1.0)) + 1e-6
+    offsets = centers - origin
+    distances = np.linalg.norm(offsets, axis=1)
+    reach = radii + slack
+    inside = distances <= reach
+    safe = np.where(inside, 1, distances)
+    angle = np.arccos(np.clip(offsets @ axis / safe, -1, 1))
+    return inside | (angle <= opening + np.arcsin(np.where(inside, 0, reach) / safe))
+
+
+def _turned(vectors, cosine, sine):
+    """Vectors in a frame that is turned about z."""
+    x, y, z = vectors
+    # z may stand for many turns.
+    return np.stack([cosine * x + sine * y, cosine * y - sine * x, z + 0 * cosine])
