@@ -17,6 +17,8 @@ from ._street_paint import Look, Paint, Sky, Touch, dot as dot
 _NEAREST = 1e-6
 # In float32 the sides of a narrower beam are too close for the mean of a pattern between them.
 _NARROWEST = 1e-3
+# Cosines of grazing beams stop here: such a beam covers more than any pattern's period.
+_GRAZING = 1e-3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -447,10 +449,12 @@ def _layer(solids, beams: Beams, ranges, covers, which) -> Layer:
         some = beams.only(chosen)
         points, directions, normals = solids[index].touch(some, ranges[chosen])
         base, slope = beams.footprint
+        slants = np.minimum(dot(normals, directions), -_GRAZING)
         touch = Touch(
             points.astype(np.float32),
             directions.astype(np.float32),
             normals.astype(np.float32),
+            slants.astype(np.float32),
             np.maximum(2 * (base + slope * ranges[chosen]), _NARROWEST).astype(np.float32),
         )
         look: Look = solids[index].paint.look(touch)
@@ -459,7 +463,7 @@ def _layer(solids, beams: Beams, ranges, covers, which) -> Layer:
         smooth = not isinstance(solids[index], Box)
         faces[chosen] = 3 * index + (0 if smooth else np.abs(normals).argmax(0))
         reflectances[chosen] = look.reflectances
-        cosines[chosen] = np.abs(dot(normals, directions))
+        cosines[chosen] = -slants
     return Layer(ranges, covers, which, faces, seen, reflectances, cosines)
 
 

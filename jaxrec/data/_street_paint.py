@@ -6,13 +6,10 @@ light or shadow, so a thing that moves keeps its looks and changes no other's.
 """
 
 import dataclasses
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float32, Int64
-
-# Averages at grazing sight are cut off: there a beam covers more than any pattern's period.
-_GRAZING = 1e-3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -23,27 +20,18 @@ class Touch:
         points: In metres.
         directions: Unit vectors along the beams.
         normals: Unit vectors, outward.
+        slants: Products of normals and directions: negative.
         widths: Of the beams, across, in metres.
     """
 
     points: Float32[np.ndarray, "3 n"]
     directions: Float32[np.ndarray, "3 n"]
     normals: Float32[np.ndarray, "3 n"]
+    slants: Float32[np.ndarray, " n"]
     widths: Float32[np.ndarray, " n"]
 
-    def slant(self) -> Float32[np.ndarray, " n"]:
-        """Product of normal and direction: negative, and not too close to 0."""
-        product = dot(self.normals, self.directions)
-        return np.minimum(product, np.float32(-_GRAZING))
 
-    def spread(self, axis: Float32[np.ndarray, "3 n"]) -> Float32[np.ndarray, " n"]:
-        """Width of the beam's trace on the surface along a tangent, in metres."""
-        run = dot(axis, self.directions) / self.slant()
-        return self.widths * np.sqrt(1 + run * run)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Look:
+class Look(NamedTuple):
     """What a surface looks like to a camera, and to a lidar.
 
     Attributes:
@@ -117,8 +105,8 @@ class Waves:
         variance is w^2 / 12 each way, fades the wave as a Gaussian of that variance does.
         """
         out = self.vectors @ touch.normals
-        tangent = self.vectors @ touch.directions - out * dot(touch.normals, touch.directions)
-        squared = (self.vectors**2).sum(1)[:, None] - out * out + (tangent / touch.slant()) ** 2
+        tangent = self.vectors @ touch.directions - out * touch.slants
+        squared = (self.vectors**2).sum(1)[:, None] - out * out + (tangent / touch.slants) ** 2
         fade = np.exp(squared * (touch.widths * touch.widths / np.float32(-24)))
         return self.colors @ (fade * np.sin(self.vectors @ touch.points + self.phases))
 
@@ -314,8 +302,7 @@ def _face(
     x, y, z = touch.points
     u, v = np.where(east, y, x), np.where(level, y, z)
     dx, dy, dz = touch.directions
-    slant = touch.slant()
-    run_u, run_v = np.where(east, dy, dx) / slant, np.where(level, dy, dz) / slant
+    run_u, run_v = np.where(east, dy, dx) / touch.slants, np.where(level, dy, dz) / touch.slants
     wide_u = touch.widths * np.sqrt(1 + run_u * run_u)
     wide_v = touch.widths * np.sqrt(1 + run_v * run_v)
     return u, v, wide_u, wide_v, axis
