@@ -22,6 +22,11 @@ def illumination():
     return load("illumination")
 
 
+@pytest.fixture(scope="module")
+def street():
+    return load("street")
+
+
 def load(name):
     # Python puts the folder of a script that it runs in front of the path.
     with pytest.MonkeyPatch.context() as patch:
@@ -107,3 +112,36 @@ def test_harmonics_shade_as_the_cosine_does_but_for_a_few_percent(illumination):
     np.testing.assert_allclose(difference, 3 / 32 * truth.suns, rtol=0.03)
     np.testing.assert_allclose(guess.towards(), truth.towards, atol=1e-5)
     np.testing.assert_allclose(guess.suns(), truth.suns, rtol=1e-5)
+
+
+# ---- street
+
+
+def test_the_street_is_drawn(street, tmp_path, capsys):
+    from PIL import Image
+
+    small = ("--width", "48", "--columns", "128", "--decisecond", "55")
+    shares = street.main(["--out", str(tmp_path / "new" / "folder"), *small])
+    printed = re.findall(r"4096 rays: (\S+) % came back, (\S+) % twice", capsys.readouterr().out)
+    assert [float(share) / 100 for share in printed[0]] == pytest.approx(shares, abs=6e-4)
+    assert 0.7 < shares.returned < 0.95 and 0.02 < shares.twice < 0.2
+    with Image.open(tmp_path / "new" / "folder" / "cameras.png") as sheet:
+        assert sheet.size == (3 * 48, 4 * (32 + 2))
+        recorded, empty, lane, frozen = np.asarray(sheet).reshape(4, 34, 144, 3)[:, :32]
+    # Cars are in the middle picture; a global shutter changes those at the sides alone.
+    for other, changed in ((empty, [1]), (lane, [0, 1, 2]), (frozen, [0, 2])):
+        thirds = [np.any(recorded[:, i : i + 48] != other[:, i : i + 48]) for i in (0, 48, 96)]
+        assert set(changed) <= set(np.flatnonzero(thirds))
+    np.testing.assert_array_equal(recorded[:, 48:96], frozen[:, 48:96])
+    with Image.open(tmp_path / "new" / "folder" / "sweep.png") as sheet:
+        ranges, intensities, seconds = np.asarray(sheet)[::2, ::2].reshape(3, 34, 128, 3)[:, :32]
+    np.testing.assert_allclose(ranges.any(-1).mean(), shares.returned, atol=1e-9)
+    np.testing.assert_allclose(seconds.any(-1).mean(), shares.twice, atol=1e-9)
+    assert not intensities[~ranges.any(-1)].any()
+    with Image.open(tmp_path / "new" / "folder" / "above.png") as sheet:
+        drawn = np.asarray(sheet)
+    outlines = np.argwhere(np.all(drawn == (255, 160, 40), axis=-1))
+    # Three cars with 12.4 m around each, at ten pixels in a metre.
+    assert 300 < len(outlines) < 400
+    # One is ahead, and the rig itself, in the left third, leaves no returns where it stands.
+    assert outlines[:, 1].max() > 300 and not np.any(drawn[195:205, 195:205] > 100)
