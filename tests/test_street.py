@@ -8,9 +8,20 @@ import numpy as np
 import pytest
 
 from jaxrec.data import Street
-from jaxrec.data._street_caster import Ball, Beams, Box, Fixed, Ground, Moving
+from jaxrec.data._street_caster import (
+    Ball,
+    Beams,
+    Box,
+    Fixed,
+    Ground,
+    Moving,
+    Scene,
+    cast,
+    colors,
+    sorted_layers,
+)
 from jaxrec.data._street_grid import within_pixels
-from jaxrec.data._street_paint import Plain, Touch, Waves, _band, _pulses
+from jaxrec.data._street_paint import Plain, Sky, Touch, Waves, _band, _pulses
 from jaxrec.sensors import RayBundle, Rays, RollingShutterCamera
 from jaxrec.trajectory import Still
 
@@ -77,9 +88,8 @@ def test_rays_meet_what_stands_there(street):
     assert np.all(hits.surfaces[[0, 1, 2, 3, 5], 1:] == -1) and np.all(hits.actors == -1)
 
 
-GREY = Plain(
-    np.full(3, 0.5, np.float32), 0.4, Waves.random(np.random.default_rng(0), 2.0, 1.0, 0.1)
-)
+RIPPLES = Waves.random(np.random.default_rng(0), 2.0, 1.0, 0.1)
+GREY = Plain(np.full(3, 0.5, np.float32), 0.4, RIPPLES)
 TURNED = Box(Fixed(np.array([1.0, 2.0, 1.5]), 0.6), np.array([1.0, 0.5, 1.5]), GREY)
 GONE = Moving(np.array([0.0, 1.0]), np.array([[0.0, 0, 1], [4.0, 2, 1]]), np.array([0.0, 1.0]))
 SOLIDS = {
@@ -150,6 +160,48 @@ def test_a_moving_thing_is_nowhere_before_and_after():
     np.testing.assert_array_equal(
         np.isfinite(SOLIDS["moving box"].cross(beams)[0]), [False, True, False]
     )
+
+
+def test_what_gets_through_leaves_depends_on_the_way_through_them():
+    # Leaves of a density of 1.2 around a box, then a fence: through the edge, past the box.
+    leaves = Ball(np.zeros(3), 1.0, GREY, density=1.2)
+    trunk = Box(Fixed(np.zeros(3)), np.array([0.2, 0.2, 0.2]), GREY)
+    fence = Box(Fixed(np.array([3.0, 0, 0])), np.array([0.05, 2, 2]), GREY, density=7.0)
+    scene = Scene([fence, trunk, leaves], Sky(RIPPLES))
+    origins = np.array([[-4.0, 0.1, 0.1], [-4.0, 0.6, 0.0], [-4.0, 1.5, 0.0]]).T
+    beams = Beams(origins, np.tile([[1.0], [0], [0]], 3), np.zeros(3), (0.0, 0.0))
+    ranges, shares, _, _, solids = sorted_layers(cast(scene, beams), 4)
+    enter = np.sqrt(1 - 0.02)
+    mesh = -np.expm1(-0.7)
+    np.testing.assert_array_equal(solids.T, [[2, 1, -1, -1], [2, 0, -1, -1], [0, -1, -1, -1]])
+    wanted = [[4 - enter, 3.8], [3.2, 6.95], [6.95, np.inf]]
+    np.testing.assert_allclose(ranges[:2].T, wanted, rtol=1e-6)
+    through = [np.exp(-1.2 * (enter - 0.2)), np.exp(-1.2 * 1.6)]
+    wanted = [[1 - through[0], through[0]], [1 - through[1], through[1] * mesh], [mesh, 0]]
+    np.testing.assert_allclose(shares[:2].T, wanted, rtol=1e-6)
+    # A camera sees the same shares, and the sky behind the rest.
+    layers = cast(scene, beams)
+    sky = scene.sky.at(beams.directions.astype(np.float32))
+    left = 1 - shares.sum(0)
+    seen = colors(scene, layers, beams) - left * sky
+    np.testing.assert_allclose(seen[:, 2], mesh * layers[0].colors[:, 2], atol=1e-6)
+    assert left[0] < 1e-6 < left[1] < left[2]
+
+
+def test_rays_do_not_depend_on_each_other(street):
+    given = street.camera("left", 5.0).rays()
+    order = np.random.default_rng(0).permutation(64 * 96)
+    mixed = Rays(
+        given.origins.reshape(-1, 3)[order],
+        given.directions.reshape(-1, 3)[order],
+        given.footprint,
+        given.times.reshape(-1)[order],
+    )
+    # Neighbours are followed together, among the things that some cone around them meets.
+    together, apart = street.cast(given), street.cast(mixed)
+    for field in ("colors", "ranges", "covers", "surfaces"):
+        first, second = getattr(together, field), getattr(apart, field)
+        np.testing.assert_array_equal(first.reshape(-1, first.shape[-1])[order], second)
 
 
 # ---- patterns

@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int32
 
-from ._street_paint import Look, Paint, Sky, Touch, dot as dot
+from ._street_paint import Look, Paint, Sky, Touch, dot
 
 # Nearer than this a beam does not see: it starts on a surface.
 _NEAREST = 1e-6
@@ -123,27 +123,30 @@ class Moving:
 
 @runtime_checkable
 class Solid(Protocol):
-    """A thing that beams meet from outside.
-
-    Attributes:
-        paint: Of its surface.
-        density: How much it stops: a beam gets through a chord of c metres with the share
-            exp(-density c); infinite if it is no fence and no foliage.
-        actor: Number of the track that it follows, or -1.
-        moves: Whether its bounds depend on the time.
-    """
+    """A thing that beams meet from outside."""
 
     @property
-    def paint(self) -> Paint: ...  # noqa: D102
+    def paint(self) -> Paint:
+        """Of its surface."""
+        ...
 
     @property
-    def density(self) -> float: ...  # noqa: D102
+    def density(self) -> float:
+        """How much it stops: the share exp(-density c) of a beam gets through c metres of it.
+
+        Infinite if it is neither fence nor foliage.
+        """
+        ...
 
     @property
-    def actor(self) -> int: ...  # noqa: D102
+    def actor(self) -> int:
+        """Number of the track that it follows, or -1."""
+        ...
 
     @property
-    def moves(self) -> bool: ...  # noqa: D102
+    def moves(self) -> bool:
+        """Whether its bounds depend on the time."""
+        ...
 
     def bound(self, start: float, end: float) -> tuple[Float64[np.ndarray, "3"], float]:
         """A ball, by middle and radius, that holds the thing from one time to another."""
@@ -335,7 +338,7 @@ def cast(scene: Scene, beams: Beams) -> list[Layer]:
     """
     solids = scene.solids
     nearest, which = np.full(len(beams.times), np.inf), np.full(len(beams.times), -1, np.int32)
-    entries, covers, indices = [], [], []
+    porous = []
     for index in np.flatnonzero(_reached(scene, beams)).tolist():
         entry, leave = solids[index].cross(beams)
         if np.isinf(solids[index].density):
@@ -343,15 +346,9 @@ def cast(scene: Scene, beams: Beams) -> list[Layer]:
             np.copyto(nearest, entry, where=closer)
             which[closer] = index
         elif np.isfinite(entry).any():
-            hit = np.isfinite(entry)
-            chord = np.where(hit, leave, 0) - np.where(hit, entry, 0)
-            entries.append(entry)
-            covers.append(-np.expm1(-solids[index].density * chord))
-            indices.append(index)
+            porous.append((index, entry, leave))
     last = _layer(solids, beams, nearest, np.ones(len(nearest)), which)
-    if not entries:
-        return [last]
-    return [*_porous(solids, beams, nearest, entries, covers, indices), last]
+    return [*_porous(solids, beams, nearest, porous), last] if porous else [last]
 
 
 def colors(scene: Scene, layers: Sequence[Layer], beams: Beams) -> Float32[np.ndarray, "3 rays"]:
@@ -426,13 +423,18 @@ def _beside_thin(scene: Scene, beams: Beams) -> Bool[np.ndarray, " rays"]:
     return near
 
 
-def _porous(solids, beams, nearest, entries, covers, indices) -> list[Layer]:
+def _porous(solids, beams, nearest, crossed) -> list[Layer]:
     """The layers of porous things in front of what stops the beam, sorted for each beam."""
-    entry, cover = np.stack(entries), np.stack(covers)
-    entry[entry >= nearest] = np.inf
+    indices = np.array([index for index, _, _ in crossed], np.int32)
+    densities = np.array([solids[index].density for index in indices])[:, None]
+    entry, leave = (np.stack([values[i] for values in crossed]) for i in (1, 2))
+    met = entry < nearest
+    # A thing that stands in the leaves, such as the trunk, ends the way through them.
+    chord = np.where(met, np.minimum(leave, nearest), 0) - np.where(met, entry, 0)
+    entry, cover = np.where(met, entry, np.inf), -np.expm1(-densities * chord)
     order = np.argsort(entry, axis=0, kind="stable")
     entry, cover = np.take_along_axis(entry, order, 0), np.take_along_axis(cover, order, 0)
-    which = np.where(np.isfinite(entry), np.asarray(indices, np.int32)[order], np.int32(-1))
+    which = np.where(np.isfinite(entry), indices[order], np.int32(-1))
     return [
         _layer(solids, beams, entry[rank], cover[rank], which[rank])
         for rank in range(len(entry))
