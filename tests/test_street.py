@@ -23,7 +23,7 @@ from jaxrec.data._street_caster import (
 from jaxrec.data._street_grid import within_pixels
 from jaxrec.data._street_paint import Plain, Sky, Touch, Waves, _band, _pulses
 from jaxrec.sensors import RayBundle, Rays, RollingShutterCamera
-from jaxrec.trajectory import Still
+from jaxrec.trajectory import Still, Trajectory
 
 STREET = Street(width=96, height=64, rows=24, columns=192, samples=1)
 # One image of each camera and one sweep, at the start and in the middle.
@@ -230,10 +230,14 @@ def test_waves_fade_as_their_mean_over_a_slanted_beam():
 
     def touch(points, width):
         count = len(points)
-        columns = [np.tile(vector, (count, 1)).T for vector in (direction, np.array([0.0, 0, 1]))]
-        arrays = [np.float32(array) for array in (np.asarray(points).T, *columns)]
-        slants, widths = np.full(count, -0.8, np.float32), np.full(count, width, np.float32)
-        return Touch(*arrays, slants, widths)
+        along, up = (np.tile(vector, (count, 1)).T for vector in (direction, [0.0, 0.0, 1.0]))
+        return Touch(
+            np.asarray(points, np.float32).T,
+            along.astype(np.float32),
+            up.astype(np.float32),
+            np.full(count, -0.8, np.float32),
+            np.full(count, width, np.float32),
+        )
 
     sharp = waves.at(touch(foot + shifts, 1e-6)).mean(1)
     faded = waves.at(touch(foot[None], width))[:, 0]
@@ -575,6 +579,7 @@ def test_a_short_drive_is_the_beginning_of_a_long_one():
     pairs = [(short.ego, long.ego)]
     pairs += [(a.path, b.path) for a, b in zip(short.tracks, long.tracks, strict=True)]
     for first, second in pairs:
+        assert isinstance(first, Trajectory) and isinstance(second, Trajectory)
         count = len(first.times)
         np.testing.assert_array_equal(first.times, second.times[:count])
         poses = second.world_from_body[:count]
@@ -595,6 +600,7 @@ def test_float64_gives_the_same_pictures(x64, drive):
     [
         ({"width": 7}, "width: got 7; give at least 8"),
         ({"seconds": 0.05}, "seconds: got 0.05 at a rate of 10; give at least the time of one"),
+        ({"seconds": 11.0}, "time of one image, and at most 10"),
         ({"rate": 0.0}, "seconds: got 10 at a rate of 0"),
     ],
 )

@@ -55,7 +55,7 @@ def build(seed: int, seconds: float) -> World:
     """Builds the street.
 
     Args:
-        seed: Of colours, patterns and small differences; the layout is always the same.
+        seed: Of colours, patterns and the sizes of houses; roads and cars are always the same.
         seconds: How long the cars drive.
     """
     random = np.random.default_rng(seed)
@@ -119,7 +119,7 @@ def _drivers(seconds: float) -> list[Actor]:
         positions = np.stack(np.broadcast_arrays(x, y, np.full(count, tall)), axis=1)
         return Moving(times, positions, np.broadcast_to(yaw, (count,)).astype(np.float64))
 
-    # It brakes and speeds up: 10 m ahead of the rig's start, 34 m further on after 10 s.
+    # It brakes and speeds up: 10 m ahead of the rig's start, 33 m further on after 10 s.
     ahead = path(10.0 + 3.4 * times + 1.2 * np.sin(2 * np.pi * times / 6.0), -LANE, 0.0)
     oncoming = path(38.0 - 5.0 * times, LANE, np.pi)
     # Out of the side street, to the right around a quarter of a circle, and away to the left.

@@ -117,8 +117,8 @@ class Street:
     the beam, an eighth of its light each, miss the first surface.
 
     Attributes:
-        seed: Of colours and patterns; the layout does not depend on it.
-        seconds: How long the drive is; a shorter one is the beginning of a longer one.
+        seed: Of colours, patterns and the sizes of houses; roads, rig and cars are the same.
+        seconds: How long the drive is, at most 10; a shorter one is the beginning of a longer one.
         rate: Images of each camera, and sweeps, in a second.
         width: Of all images in pixels.
         height: Of all images in pixels; fields of view are those of the width.
@@ -127,7 +127,7 @@ class Street:
         samples: Rays along each side of a pixel, whose mean is its colour.
 
     Raises:
-        ValueError: If a number is too small.
+        ValueError: If a number is too small, or the drive too long.
     """
 
     seed: int = 0
@@ -145,10 +145,10 @@ class Street:
             value = getattr(self, name)
             if value < least:
                 raise ValueError(f"{name}: got {value}; give at least {least}")
-        if not (self.rate > 0 and self.seconds * self.rate >= 1):
+        if not (self.rate > 0 and self.seconds * self.rate >= 1 and self.seconds <= 10):
             raise ValueError(
                 f"seconds: got {self.seconds:g} at a rate of {self.rate:g}; give at least the "
-                "time of one image"
+                "time of one image, and at most 10"
             )
 
     @functools.cached_property
