@@ -188,6 +188,32 @@ def test_what_gets_through_leaves_depends_on_the_way_through_them():
     assert left[0] < 1e-6 < left[1] < left[2]
 
 
+@pytest.mark.parametrize("spread", ["directions", "origins", "times"])
+def test_no_thing_beside_the_cone_of_beams_is_passed_over(spread):
+    # Each beam aims at a small thing of its own, the outermost on the rim of the cone of all.
+    random, count = np.random.default_rng(0), 30
+    origins, times = np.zeros((3, count)), np.zeros(count)
+    aims = random.normal(size=(3, count)) * np.array([[0.1], [3], [3]]) + [[10.0], [0], [0]]
+    places = [Fixed(aim) for aim in aims.T]
+    if spread == "origins":
+        origins = aims - [[10.0], [0], [0]]
+    elif spread == "times":
+        # All at once in the same place, each at its own time.
+        times = np.linspace(0, 1, count)
+        knots = np.array([0.0, 1.0])
+        velocities = random.normal(size=(count, 3)) * 20
+        aims = np.tile([[10.0], [0], [0]], count) + np.linspace(0, 0.5, count) * [[0], [1], [0]]
+        places = [
+            Moving(knots, aim + np.stack([-time * v, (1 - time) * v]), np.zeros(2))
+            for aim, time, v in zip(aims.T, times, velocities, strict=True)
+        ]
+    directions = (aims - origins) / np.linalg.norm(aims - origins, axis=0)
+    scene = Scene([Box(place, np.full(3, 0.005), GREY) for place in places], Sky(RIPPLES))
+    (layer,) = cast(scene, Beams(origins, directions, times, (0.0, 0.0)))
+    np.testing.assert_array_equal(layer.solids, np.arange(count))
+    np.testing.assert_allclose(layer.ranges, np.linalg.norm(aims - origins, axis=0), atol=0.01)
+
+
 def test_rays_do_not_depend_on_each_other(street):
     given = street.camera("left", 5.0).rays()
     order = np.random.default_rng(0).permutation(64 * 96)
