@@ -403,7 +403,7 @@ def test_a_disk_that_fills_up_during_a_fit_is_one_line(data, tmp_path, capsys, m
 
 
 def test_help_shows_the_defaults_of_the_preset(capsys):
-    for preset, spheres in (("cpu", "15000"), ("gpu", "500000")):
+    for preset, spheres in (("cpu", "15000"), ("gpu", "200000")):
         with pytest.raises(SystemExit) as stop:
             main(["fit", "--preset", preset, "--help"])
         assert stop.value.code == 0

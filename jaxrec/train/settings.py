@@ -182,7 +182,7 @@ class FitSettings:
 
         Args:
             name: "cpu" fits 15 000 spheres to views of about 200 x 200 pixels in minutes on two
-                cores; "gpu" 500 000 spheres to views of about 1000 x 1000.
+                cores; "gpu" 200 000 spheres in seconds.
             **changes: Settings to use instead of the preset's.
 
         Raises:
@@ -193,9 +193,9 @@ class FitSettings:
         if name == "gpu":
             gpu: dict[str, Any] = {
                 "steps": 7000,
-                "spheres": 500_000,
+                "spheres": 200_000,
                 "degree": 3,
-                "rates": LearningRates(centers=5e-4, features_rest=1e-3),
+                "rates": LearningRates(centers=5e-4, features_rest=1.5e-4),
                 "growth": Relocation(draw="gradient"),
             }
             return cls(**(gpu | changes))
