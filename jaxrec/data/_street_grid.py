@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from ..sensors import Rays
-from ._street_caster import Beams
-from ._street_paint import dot
+from ._street_patterns import dot
+from ._street_solids import Beams
 
 BLOCK = 64
 """Side of the blocks of a grid that are cast together, near rays with near ones."""

@@ -6,12 +6,17 @@ yard on the right (x = 10 to 19), and one across each end.
 """
 
 import dataclasses
+from collections.abc import Collection, Mapping
 
 import numpy as np
 from jaxtyping import Float64
 
-from ._street_caster import Ball, Box, Fixed, Ground, Moving, Solid
-from ._street_paint import Bodywork, Facade, Plain, Road, Sky, Stripes, Waves
+from .._typing import float_array
+from ..geometry import check_rigid
+from ._street_caster import Scene
+from ._street_paint import Bodywork, Facade, Plain, Road, Sky, Stripes
+from ._street_patterns import Waves
+from ._street_solids import Ball, Box, Fixed, Ground, Moving, Solid
 
 LANE = 1.8
 """Distance of the middle of a lane from the middle of the road."""
@@ -49,6 +54,28 @@ class World:
     actors: list[Actor]
     movers: list[Box]
     sky: Sky
+
+    def scene(self, hidden: Collection[str], moved: Mapping[str, np.ndarray] | None) -> Scene:
+        """All things, without the hidden cars and with the moved ones elsewhere.
+
+        Raises:
+            ValueError: If there is no such car, or a transform is not rigid.
+        """
+        moved = {} if moved is None else moved
+        names = [actor.id for actor in self.actors]
+        for argument, given in (("hidden", hidden), ("moved", moved)):
+            unknown = [name for name in given if name not in names]
+            if unknown:
+                raise ValueError(f"{argument}: got {unknown[0]!r}; give ids of {names}")
+        shifts = {name: _rigid(name, matrix) for name, matrix in moved.items()}
+        solids = list(self.still)
+        for actor, mover in zip(self.actors, self.movers, strict=True):
+            if actor.id in shifts:
+                place = dataclasses.replace(actor.path, shift=shifts[actor.id])
+                mover = dataclasses.replace(mover, place=place)
+            if actor.id not in hidden:
+                solids.append(mover)
+        return Scene(solids, self.sky)
 
 
 def build(seed: int, seconds: float) -> World:
@@ -258,3 +285,8 @@ def _trees(random) -> list[Solid]:
         crown = Plain(leaves.astype(np.float32), 0.65, Waves.random(random, 1.2, 0.18, 0.13, 12))
         found.append(Ball(np.array([x, y, height]), radius, crown, density=1.4))
     return found
+
+
+def _rigid(name: str, matrix) -> Float64[np.ndarray, "4 4"]:
+    argument = f"moved[{name!r}]"
+    return np.asarray(check_rigid(argument, float_array(argument, matrix, (4, 4))), np.float64)
