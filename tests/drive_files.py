@@ -4,7 +4,10 @@ import json
 
 import jax
 import numpy as np
+import pytest
 from PIL import Image
+
+from jaxrec.data import CaptureError, open_drive
 
 pose_at = jax.jit(lambda path, time: path.at(time))
 
@@ -24,6 +27,10 @@ def world_from_body(seconds):
     pose[..., 2, 2] = pose[..., 3, 3] = 1
     pose[..., :3, 3] = np.asarray(seconds)[..., None] * VELOCITY
     return pose
+
+
+def in_world(pose, points):
+    return np.einsum("...ij,...j->...i", pose[..., :3, :3], points) + pose[..., :3, 3]
 
 
 def turn_of_points(seed=0, columns=90):
@@ -128,3 +135,23 @@ def assert_same_points(found, expected, atol):
     distance, index = cKDTree(expected).query(found)
     assert distance.max() < atol
     assert len(np.unique(index)) == len(expected)
+
+
+def points_inside(track, time, points):
+    """How many points are in the track's box."""
+    # Boxes are given at this time: nothing is left to interpolate.
+    at = int(np.argmin(np.abs(np.asarray(track.path.times) - time)))
+    assert abs(track.path.times[at] - time) < 0.06
+    pose = np.asarray(track.path.world_from_body[at], np.float64)
+    local = (points - pose[:3, 3]) @ pose[:3, :3]
+    return int(np.sum(np.all(np.abs(local) <= track.size / 2, axis=-1)))
+
+
+def assert_error(path, *fragments):
+    """The drive cannot be opened, and one line says why."""
+    with pytest.raises(CaptureError) as caught:
+        open_drive(path)
+    text = str(caught.value)
+    assert "\n" not in text
+    for fragment in fragments:
+        assert fragment in text

@@ -8,21 +8,16 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float64, Int64
 
 from ..sensors import Exposure, RollingShutterCamera, Sweep
-from ..trajectory import Path, Trajectory
 from ._ncore_cameras import encode_camera
+from ._ncore_paths import Clock, observations_of, poses_over, sampled, stored_pose
 from ._ncore_poses import RIG, WORLD
 from ._ncore_rays import RaysToWrite, Span
 from ._zarr_writing import StoreWriter, write_folder, write_tar
 from .drive import Drive
 
-# Of paths that are no list of poses, in seconds: NCore interpolates between these.
-_STEP = 0.01
 # Sensors that stand farther from where path and mount put them are not on this rig.
 _APART = 1e-3
 
@@ -77,6 +72,7 @@ class _Content:
     def __init__(self, drive: Drive, name: str):
         self._drive = drive
         self._name = name
+        self._clock = Clock(drive.epoch)
         self._components: dict[str, dict[str, Any]] = {}
         self._cameras = _by_sensor(drive.exposures)
         self._lidars = _by_sensor(drive.sweeps)
@@ -86,7 +82,7 @@ class _Content:
             for sensor, exposures in self._cameras.items()
         }
         self._turns = {
-            sensor: [RaysToWrite(sweep, self.microseconds) for sweep in sweeps]
+            sensor: [RaysToWrite(sweep, self._clock.microseconds) for sweep in sweeps]
             for sensor, sweeps in self._lidars.items()
         }
         turns = [rays.frame for all_rays in self._turns.values() for rays in all_rays]
@@ -94,7 +90,7 @@ class _Content:
         frames = [*images, *turns]
         self._first = min(frame.start for frame in frames)
         self._last = max(frame.end for frame in frames)
-        self._times, self._poses = self._path(drive.ego)
+        self._times, self._poses = poses_over(drive.ego, self._clock, self._first, self._last)
         self._first = min(self._first, int(self._times[0]))
         self._last = max(self._last, int(self._times[-1]))
 
@@ -114,12 +110,6 @@ class _Content:
         """The JSON of the sequence."""
         store = {"path": file.name, "md5": _digest(file), "components": self._components}
         return {**self._about(), "component_stores": [store]}
-
-    def microseconds(self, seconds: Any) -> Int64[np.ndarray, "*n"]:
-        """Times on the log's clock."""
-        nanoseconds = np.round(np.asarray(seconds, np.float64) * 1e9).astype(np.int64)
-        whole, rest = divmod(self._drive.epoch, 1000)
-        return np.asarray(whole + (nanoseconds + rest + 500) // 1000)
 
     def _about(self) -> dict[str, Any]:
         return {
@@ -146,45 +136,15 @@ class _Content:
         self._components.setdefault(kind, {})[name] = {"version": "v1", "generic_meta_data": {}}
         return key
 
-    def _path(self, path: Path) -> tuple[Int64[np.ndarray, " n"], Float64[np.ndarray, "n 4 4"]]:
-        """Poses that cover all frames."""
-        start, end = ((time * 1000 - self._drive.epoch) / 1e9 for time in (self._first, self._last))
-        times, poses = _known(path)
-        if times is None:
-            count = max(int(np.ceil((end - start) / _STEP)) + 1, 2)
-            times = np.linspace(start, end, count)
-            poses, covered = _sampled(path, times)
-        else:
-            outside = np.array([time for time in (start, end) if not times[0] <= time <= times[-1]])
-            ends, covered = _sampled(path, outside)
-            covered = np.append(np.ones(len(times), np.bool_), covered)
-            order = np.argsort(np.append(times, outside), kind="stable")
-            times, covered = np.append(times, outside)[order], covered[order]
-            poses = np.concatenate([poses, ends])[order]
-        covered |= self._rounded(path, times)
-        if not covered.all():
-            raise ValueError(
-                f"ego: got no pose at {times[~covered][0]:g} s; give a path that covers all frames"
-            )
-        whole, first = np.unique(self.microseconds(times), return_index=True)
-        return whole, _exact(poses[first])
-
-    def _rounded(self, path: Path, times: np.ndarray) -> np.ndarray:
-        """Times that are outside of a trajectory by rounding alone."""
-        known, _ = _known(path)
-        if known is None:
-            return np.zeros(times.shape, np.bool_)
-        return (times >= known[0] - 2e-6) & (times <= known[-1] + 2e-6)
-
     def _write_poses(self, writer: StoreWriter) -> None:
         key = self._component(writer, "poses", "default")
         static = {
-            str((sensor, RIG)): _pose(self._drive.mounts[sensor])
+            str((sensor, RIG)): stored_pose(self._drive.mounts[sensor])
             for sensor in (*self._cameras, *self._lidars)
         }
         origin = np.eye(4)
         origin[:3, 3] = self._drive.origin
-        static[str((WORLD, "world_global"))] = _pose(origin)
+        static[str((WORLD, "world_global"))] = stored_pose(origin)
         moving = {
             "poses": self._poses.tolist(),
             "timestamps_us": self._times.tolist(),
@@ -232,8 +192,8 @@ class _Content:
         if isinstance(camera, RollingShutterCamera):
             self._check_place(exposure, np.asarray(camera.camera.world_from_camera))
             times = [float(time + camera.offset) for time in (camera.start, camera.end)]
-            return Span(*self.microseconds(times).tolist())
-        time = int(self.microseconds(exposure.time))
+            return Span(*self._clock.microseconds(times).tolist())
+        time = int(self._clock.microseconds(exposure.time))
         return Span(time, time)
 
     def _check_place(self, item: Exposure | Sweep, mount: np.ndarray) -> None:
@@ -264,7 +224,7 @@ class _Content:
     def _check_global(self, sensor: str, exposures: Sequence[Exposure]) -> None:
         """Whether cameras without a rolling shutter are where the rig has them."""
         still = [item for item in exposures if not isinstance(item.camera, RollingShutterCamera)]
-        poses, _ = _sampled(self._drive.ego, np.array([exposure.time for exposure in still]))
+        poses, _ = sampled(self._drive.ego, np.array([exposure.time for exposure in still]))
         for exposure, expected in zip(still, poses @ self._drive.mounts[sensor], strict=True):
             camera: Any = exposure.camera
             apart = np.abs(np.asarray(camera.world_from_camera) - expected).max()
@@ -288,65 +248,13 @@ class _Content:
         writer.group(f"{key}/frames", {"frames_timestamps_us": times.tolist()})
 
     def _write_boxes(self, writer: StoreWriter) -> None:
-        from scipy.spatial.transform import Rotation
-
         key = self._component(writer, "cuboids", "default")
-        observations = []
-        for track in self._drive.tracks:
-            times, poses = _known(track.path)
-            seen = np.ones(len(poses), np.bool_)
-            if times is None:
-                times = self._box_times()
-                poses, seen = _sampled(track.path, times)
-            whole = self.microseconds(times)
-            inside = seen & (whole >= self._first) & (whole <= self._last)
-            for time, pose in zip(whole[inside].tolist(), poses[inside], strict=True):
-                turn = Rotation.from_matrix(pose[:3, :3]).as_euler("xyz")
-                box = {
-                    "centroid": pose[:3, 3].tolist(),
-                    "dim": np.asarray(track.size, np.float64).tolist(),
-                    "rot": turn.tolist(),
-                }
-                observations.append(
-                    {
-                        "track_id": track.id,
-                        "class_id": track.label,
-                        "timestamp_us": time,
-                        "reference_frame_id": WORLD,
-                        "reference_frame_timestamp_us": time,
-                        "bbox3": box,
-                        "source": "EXTERNAL",
-                        "source_version": None,
-                    }
-                )
+        observations = [
+            observation
+            for track in self._drive.tracks
+            for observation in observations_of(track, self._clock, self._first, self._last)
+        ]
         writer.group(f"{key}/cuboids", {"cuboid_track_observations": observations})
-
-    def _box_times(self) -> Float64[np.ndarray, " n"]:
-        """Ten times a second."""
-        start, end = ((time * 1000 - self._drive.epoch) / 1e9 for time in (self._first, self._last))
-        return np.linspace(start, end, max(int(np.ceil((end - start) / 0.1)) + 1, 2))
-
-
-_sample = jax.jit(lambda path, times: path.sample(times))
-
-
-def _known(
-    path: Path,
-) -> tuple[Float64[np.ndarray, " n"] | None, Float64[np.ndarray, "m 4 4"]]:
-    """The times and the poses that a path consists of, or None where it is no list of such."""
-    if not isinstance(path, Trajectory):
-        return None, np.zeros((0, 4, 4))
-    return np.asarray(path.times, np.float64), np.asarray(path.world_from_body, np.float64)
-
-
-def _sampled(
-    path: Path, times: Float64[np.ndarray, " n"]
-) -> tuple[Float64[np.ndarray, "n 4 4"], Bool[np.ndarray, " n"]]:
-    """Poses at times, and where there are any."""
-    stored: Any = getattr(path, "world_from_body", None)
-    dtype = np.float32 if stored is None else stored.dtype
-    poses, seen = _sample(path, jnp.asarray(times, dtype))
-    return np.asarray(poses, np.float64), np.array(seen)
 
 
 def _by_sensor(items: Sequence[Any]) -> dict[str, list[Any]]:
@@ -354,18 +262,6 @@ def _by_sensor(items: Sequence[Any]) -> dict[str, list[Any]]:
     for item in items:
         found.setdefault(item.sensor, []).append(item)
     return found
-
-
-def _pose(matrix: Any) -> dict[str, Any]:
-    return {"pose": _exact(np.asarray(matrix, np.float64)).tolist(), "dtype": "float64"}
-
-
-def _exact(poses: Float64[np.ndarray, "*n 4 4"]) -> Float64[np.ndarray, "*n 4 4"]:
-    """Poses whose rotations are exact in float64; they come in float32."""
-    left, _, right = np.linalg.svd(poses[..., :3, :3])
-    exact = poses.copy()
-    exact[..., :3, :3] = left @ right
-    return exact
 
 
 def _digest(path: pathlib.Path) -> str:
