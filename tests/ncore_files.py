@@ -6,7 +6,7 @@ import pathlib
 import jax.numpy as jnp
 import numpy as np
 
-from drive_files import pose_at
+from drive_files import cast, pose_at
 from jaxrec.data import Drive, Track
 from jaxrec.sensors import (
     Exposure,
@@ -156,7 +156,7 @@ def a_sweep(ego, seed, start):
 
 
 def rays_of(sensor):
-    rays = sensor.rays()
+    rays = cast(sensor)
     return np.asarray(rays.origins), np.asarray(rays.directions), rays.times
 
 

@@ -7,10 +7,10 @@ import json
 import numpy as np
 import pytest
 
+from dgp_files import write_dgp, write_scene
 from drive_files import write_sequence
-from jaxrec.data import CaptureError, open_drive
-from test_drive_readers import write_scene
-from test_published_drives import write_dgp
+from jaxrec.data import CaptureError, open_drive, write_ncore
+from ncore_files import a_drive
 
 WRONG = [None, "x", [], {}, -1, 0, 1e300, [[1, 2], [3]], True]
 CASES = 150
@@ -80,10 +80,8 @@ def test_dgp(tmp_path):
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # 1e300 is too much for float32
 def test_ncore(tmp_path):
-    pytest.importorskip("numcodecs", reason="not installed: pip install '.[ncore]'")
-    from jaxrec.data import write_ncore
-    from test_ncore_files import a_drive
-
+    for name in ("numcodecs", "cbor2"):
+        pytest.importorskip(name, reason="not installed: pip install '.[ncore]'")
     drive = a_drive()
     short = dataclasses.replace(drive, exposures=drive.exposures[:3], sweeps=drive.sweeps[:1])
     write_ncore(short, tmp_path, store="directory")

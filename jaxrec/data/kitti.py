@@ -10,9 +10,10 @@ from jaxtyping import Float64, Int64
 from ..sensors import Exposure, PinholeCamera, Sweep
 from ..trajectory import Path
 from ._clock import nanoseconds_of
+from ._kitti_calibration import calibration_folder, imu_from_velo, velo_from_camera
 from ._kitti_tracklets import TRACKLETS, read_tracklets
 from ._log_files import COPY_AGAIN, points_message, text_lines
-from ._rig import Anchor, Poses, Sighting, inverse_of, rigid_of, tracks_of
+from ._rig import Anchor, Poses, Sighting, rigid_of, tracks_of
 from ._shots import Shots, away, grid_width, sweep_of
 from ._stored_exposures import StoredExposure, image_reader
 from ._velodyne import find_rows, firing_times
@@ -21,9 +22,6 @@ from .errors import CaptureError
 
 _OXTS, _LIDAR = "oxts", "velodyne_points"
 _CAMERAS = ("image_00", "image_01", "image_02", "image_03")
-_CAMERA_FILE, _LIDAR_FILE = "calib_cam_to_cam.txt", "calib_velo_to_cam.txt"
-_IMU_FILE = "calib_imu_to_velo.txt"
-_ADVICE = "copy the calibration of the day into the recording's folder, or beside it"
 # Of the Earth in metres, as the set's own tools have it.
 _RADIUS = 6378137.0
 # A turn at 10 Hz, in nanoseconds, where the files say nothing better.
@@ -56,8 +54,8 @@ def read_kitti(folder: pathlib.Path) -> Drive:
     messages = [f"{twice} poses are not used: they have the time of another"] if twice else []
     anchor = Anchor.of(poses)
     ego = anchor.path(poses, edge="extrapolate")
-    calibration = _calibration_folder(folder)
-    lidar = inverse_of(_rigid(calibration / _IMU_FILE))
+    calibration = calibration_folder(folder)
+    lidar = imu_from_velo(calibration)
     velodyne = poses.mounted(lidar)
     turns = _turns(folder)
     sweeps, about_sweeps = _sweeps(folder, turns, anchor, lidar, ego)
@@ -144,49 +142,6 @@ def _turned(roll, pitch, yaw) -> Float64[np.ndarray, "n 3 3"]:
     return Rotation.from_euler("xyz", np.stack([roll, pitch, yaw], axis=-1)).as_matrix()
 
 
-def _calibration_folder(folder: pathlib.Path) -> pathlib.Path:
-    for place in (folder, folder.absolute().parent):
-        if (place / _LIDAR_FILE).is_file():
-            return place
-    raise CaptureError(folder, _LIDAR_FILE, "no such file in it nor beside it", _ADVICE)
-
-
-def _calibration(file: pathlib.Path) -> dict[str, Float64[np.ndarray, " _"]]:
-    """The numbers of a calibration by name."""
-    if not file.is_file():
-        raise CaptureError(file, "", "no such file", _ADVICE)
-    found = {}
-    for line in text_lines(file):
-        name, _, values = line.partition(":")
-        try:
-            found[name.strip()] = np.array([float(word) for word in values.split()])
-        except ValueError:
-            continue  # the date
-    return found
-
-
-def _matrix(
-    file: pathlib.Path, values: Mapping[str, np.ndarray], name: str, *shape: int
-) -> Float64[np.ndarray, "..."]:
-    found = values.get(name)
-    count = int(np.prod(shape))
-    if found is None or len(found) != count:
-        number = "nothing" if found is None else f"{len(found)} numbers"
-        raise CaptureError(file, name, f"found {number}", f"wanted {count} numbers")
-    return found.reshape(shape)
-
-
-def _rigid(file: pathlib.Path) -> Float64[np.ndarray, "4 4"]:
-    """The transform in R and T."""
-    values = _calibration(file)
-    rotation = _matrix(file, values, "R", 3, 3)
-    off = np.abs(rotation @ rotation.T - np.eye(3)).max()
-    if not off < 1e-3:
-        raise CaptureError(file, "R", f"not a rotation (by {off:.2g})", COPY_AGAIN)
-    left, _, right = np.linalg.svd(rotation)
-    return rigid_of(left @ right, _matrix(file, values, "T", 3))
-
-
 class _Turn(NamedTuple):
     """One turn of the lidar.
 
@@ -234,18 +189,18 @@ def _sweeps(
     mount: Float64[np.ndarray, "4 4"],
     ego: Path,
 ) -> tuple[list[Sweep], list[str]]:
-    stored = [turn for turn in turns.values() if turn.file is not None]
+    stored = [(turn, turn.file) for turn in turns.values() if turn.file is not None]
     if not stored:
         return [], ["the recording has no sweeps"]
     messages = []
     if len(stored) < len(turns):
         messages.append(f"{len(turns) - len(stored)} of {len(turns)} sweeps are not stored")
-    nominal = sum(not turn.known for turn in stored)
+    nominal = sum(not turn.known for turn, _ in stored)
     if nominal:
         messages.append(f"{nominal} of {len(stored)} sweeps are taken to last 0.1 s")
     clouds, intensities, lost, total = [], [], 0, 0
-    for turn in stored:
-        values = _points(turn.file)
+    for _, file in stored:
+        values = _points(file)
         kept = away(values[:, :3])
         lost, total = lost + int(np.sum(~kept)), total + len(kept)
         clouds.append(values[kept, :3])
@@ -253,10 +208,10 @@ def _sweeps(
     if not any(len(cloud) for cloud in clouds):
         raise CaptureError(folder / _LIDAR, "", "found no points", COPY_AGAIN)
     rings, rows, told = find_rows(clouds)
-    middles = anchor.seconds([turn.middle for turn in stored]).tolist()
+    middles = anchor.seconds([turn.middle for turn, _ in stored]).tolist()
     shots = [
         Shots(points, of, firing_times(points, middle, turn.period / 1e9), intensity)
-        for points, of, middle, turn, intensity in zip(
+        for points, of, middle, (turn, _), intensity in zip(
             clouds, rings, middles, stored, intensities, strict=True
         )
     ]
@@ -268,20 +223,19 @@ def _sweeps(
             width,
             mount=mount,
             path=ego,
-            name=f"{_LIDAR}/{turn.file.name if turn.file is not None else ''}",
+            name=f"{_LIDAR}/{file.name}",
             sensor=_LIDAR,
             time=middle,
         )
-        for each, turn, middle in zip(shots, stored, middles, strict=True)
+        for each, (_, file), middle in zip(shots, stored, middles, strict=True)
     ]
     unknown = "shots without a return are not stored: they are masked, their rays are guesses"
     told = [*messages, *told, unknown, *points_message(_LIDAR, lost, total)]
     return sorted(sweeps, key=lambda sweep: sweep.time), told
 
 
-def _points(file: pathlib.Path | None) -> Float64[np.ndarray, "n 4"]:
+def _points(file: pathlib.Path) -> Float64[np.ndarray, "n 4"]:
     """x, y, z and the reflectance of the points of a sweep."""
-    assert file is not None
     try:
         values = np.fromfile(file, "<f4")
     except OSError as error:
@@ -306,7 +260,7 @@ def _exposures(
         if not (place / "data").is_dir():
             continue
         stamps = _stamps(place / "timestamps.txt")
-        mount, focal, principal, size = _camera(calibration, sensor[-2:])
+        mount, focal, principal, size = velo_from_camera(calibration, sensor[-2:])
         mounts[sensor] = lidar @ mount
         files = {**_frames(place, ".png"), **_frames(place, ".jpg")}
         times = [_of_frame(stamps, frame, file) for frame, file in files.items()]
@@ -323,24 +277,6 @@ def _exposures(
                 )
             )
     return sorted(exposures, key=lambda exposure: exposure.time), mounts
-
-
-def _camera(calibration: pathlib.Path, number: str):
-    """`velo_from_camera` of a rectified camera, its focal lengths, principal point and size."""
-    file = calibration / _CAMERA_FILE
-    values = _calibration(file)
-    projection = _matrix(file, values, f"P_rect_{number}", 3, 4)
-    # All cameras are rectified into the orientation of the first.
-    rectified = _matrix(file, values, "R_rect_00", 3, 3)
-    left, _, right = np.linalg.svd(rectified)
-    width, height = _matrix(file, values, f"S_rect_{number}", 2).tolist()
-    shift = np.linalg.solve(projection[:, :3], projection[:, 3])
-    first_from_velo = _rigid(calibration / _LIDAR_FILE)
-    camera_from_velo = rigid_of(left @ right, shift) @ first_from_velo
-    focal = [projection[0, 0], projection[1, 1]]
-    # The set counts pixels from the centre of the first.
-    principal = [projection[0, 2] + 0.5, projection[1, 2] + 0.5]
-    return inverse_of(camera_from_velo), focal, principal, (int(width), int(height))
 
 
 def _boxes(folder: pathlib.Path, turns: Mapping[int, _Turn], velodyne: Poses) -> list[Sighting]:

@@ -1,4 +1,4 @@
-"""KITTI's raw data and scenes of the DGP, in the layouts in which they are published."""
+"""KITTI's raw data, in the layout in which it is published."""
 
 import datetime
 import json
@@ -8,37 +8,20 @@ import numpy as np
 import pytest
 
 from drive_files import (
+    assert_error,
     assert_same_points,
-    edit_json,
+    in_world,
     pose_at,
     returns_of,
     turn_of_points,
     world_from_body,
     write_picture,
 )
-from jaxrec.data import CaptureError, open_drive
+from jaxrec.data import open_drive
 from jaxrec.data._clock import nanoseconds_of
-from jaxrec.data.kitti import _camera
-from jaxrec.sensors import FisheyeLens, LensCamera, PinholeCamera
+from jaxrec.data._kitti_calibration import velo_from_camera
 
 WIDTH, HEIGHT = 16, 12
-
-
-def in_world(pose, points):
-    return np.einsum("...ij,...j->...i", pose[..., :3, :3], points) + pose[..., :3, 3]
-
-
-def assert_error(path, *fragments):
-    with pytest.raises(CaptureError) as caught:
-        open_drive(path)
-    text = str(caught.value)
-    assert "\n" not in text
-    for fragment in fragments:
-        assert fragment in text
-
-
-# KITTI's raw data
-
 LATITUDE, LONGITUDE = 49.011, 8.434
 EARTH = 6378137.0
 NOON = datetime.datetime(2011, 9, 26, 12)
@@ -170,7 +153,7 @@ def test_the_calibration_of_the_real_set(shared):
     # Converted by other means: the same transform, from the same files.
     folder = shared / "data" / "kitti_sfnd_drive"
     document = json.loads((folder / "sequence.json").read_text())
-    mount, focal, principal, size = _camera(folder / "calib", "02")
+    mount, focal, principal, size = velo_from_camera(folder / "calib", "02")
     np.testing.assert_allclose(np.linalg.inv(mount), document["cam_from_velo"], atol=1e-7)
     matrix = np.array(document["K"])
     np.testing.assert_allclose([*focal, *principal], [*matrix.diagonal()[:2], *matrix[:2, 2] + 0.5])
@@ -228,186 +211,3 @@ def test_a_clock_that_stumbles(tmp_path):
     ends = folder / "velodyne_points" / "timestamps_end.txt"
     ends.write_text("\n".join([stamp(0.5)] * 4))
     assert "3 of 3 sweeps are taken to last 0.1 s" in "\n".join(open_drive(folder).messages)
-
-
-# Scenes of the DGP
-
-
-def dgp_pose(matrix):
-    from scipy.spatial.transform import Rotation
-
-    x, y, z, w = Rotation.from_matrix(matrix[:3, :3]).as_quat()
-    translation = dict(zip("xyz", matrix[:3, 3].tolist(), strict=True))
-    return {"rotation": {"qw": w, "qx": x, "qy": y, "qz": z}, "translation": translation}
-
-
-def write_dgp(folder, lidar=None, structured=False, **intrinsics):
-    """A scene of two samples; returns the points of each in the lidar's frame."""
-    lidar = np.eye(4) if lidar is None else lidar
-    camera = np.eye(4)
-    camera[:3] = [[0, 0, 1, 1.5], [-1, 0, 0, 0.2], [0, -1, 0, 1.6]]
-    data, samples, clouds = [], [], []
-    for frame in range(2):
-        date = f"2464-11-12T01:04:1{frame}.5Z"
-        points = np.random.default_rng(frame).uniform([-40, -40, 0], [40, 40, 4], (200, 3))
-        clouds.append(points)
-        values = np.concatenate([points, np.full((200, 1), 0.5)], axis=-1).astype(np.float32)
-        if structured:
-            values = np.rec.fromarrays(values.T, names="X,Y,Z,INTENSITY")
-        (folder / "point_cloud" / "LIDAR").mkdir(parents=True, exist_ok=True)
-        np.savez(folder / "point_cloud" / "LIDAR" / f"{frame}.npz", data=values)
-        write_picture(folder / "rgb" / "CAMERA_01" / f"{frame}.png", WIDTH, HEIGHT)
-        box = np.eye(4)
-        box[:3, 3] = [12, 1, 1]
-        (folder / "bounding_box_3d" / "LIDAR").mkdir(parents=True, exist_ok=True)
-        (folder / "bounding_box_3d" / "LIDAR" / f"{frame}.json").write_text(
-            json.dumps(
-                {
-                    "annotations": [
-                        {
-                            "class_id": 2,
-                            "instance_id": 77,
-                            "box": {"length": 4, "width": 2, "height": 1.5, "pose": dgp_pose(box)},
-                        }
-                    ]
-                }
-            )
-        )
-        vehicle = world_from_body(float(frame))
-        entries = {
-            "LIDAR": {
-                "point_cloud": {
-                    "filename": f"point_cloud/LIDAR/{frame}.npz",
-                    "point_format": ["X", "Y", "Z", "INTENSITY"],
-                    "annotations": {"1": f"bounding_box_3d/LIDAR/{frame}.json"},
-                    "pose": dgp_pose(vehicle @ lidar),
-                }
-            },
-            "CAMERA_01": {
-                "image": {
-                    "filename": f"rgb/CAMERA_01/{frame}.png",
-                    "width": WIDTH,
-                    "height": HEIGHT,
-                    "pose": dgp_pose(vehicle @ camera),
-                }
-            },
-            "RADAR": {"radar_point_cloud": {}},
-        }
-        keys = [f"{name}{frame}" for name in entries]
-        data += [
-            {"id": {"name": name, "timestamp": date}, "key": key, "datum": datum}
-            for key, (name, datum) in zip(keys, entries.items(), strict=True)
-        ]
-        samples.append({"calibration_key": "c0", "datum_keys": keys})
-    (folder / "calibration").mkdir(exist_ok=True)
-    lens = {"fx": 20, "fy": 21, "cx": 7.5, "cy": 5.5, "skew": 0.0, **intrinsics}
-    calibration = {
-        "names": ["LIDAR", "CAMERA_01"],
-        "extrinsics": [dgp_pose(lidar), dgp_pose(camera)],
-        "intrinsics": [{"fx": 0, "fy": 0}, lens],
-    }
-    (folder / "calibration" / "c0.json").write_text(json.dumps(calibration))
-    (folder / "ontology").mkdir(exist_ok=True)
-    (folder / "ontology" / "o0.json").write_text(json.dumps({"items": [{"id": 2, "name": "Car"}]}))
-    document = {"data": data, "samples": samples, "ontologies": {"1": "o0"}}
-    (folder / "scene_c0ffee.json").write_text(json.dumps(document))
-    return clouds
-
-
-@pytest.mark.parametrize("own_frame", [False, True])
-def test_dgp(tmp_path, own_frame):
-    lidar = np.eye(4)
-    if own_frame:
-        lidar[:3, 3] = [0.9, 0, 1.9]
-    clouds = write_dgp(tmp_path, lidar, structured=own_frame)
-    drive = open_drive(tmp_path)
-    assert drive.format == "dgp" and drive.path == tmp_path / "scene_c0ffee.json"
-    assert drive.epoch == nanoseconds_of("2464-11-12T01:04:10.5Z")
-    for frame, (sweep, points) in enumerate(zip(drive.sweeps, clouds, strict=True)):
-        pose = world_from_body(float(frame)) @ lidar
-        found, _ = returns_of(sweep)
-        assert_same_points(found, in_world(pose, points), atol=1e-4)
-        # From the lidar where it is known, else from the middle of the cameras.
-        start = [0, 0, 0] if own_frame else [1.5, 0.2, 1.6]
-        origin = in_world(pose, np.array(start, np.float64))
-        np.testing.assert_allclose(sweep.lidar.rays().origins[3, 5], origin, atol=1e-4)
-    exposure = drive.exposures[1]
-    assert isinstance(exposure.camera, PinholeCamera) and exposure.camera.distortion is None
-    np.testing.assert_allclose(exposure.camera.principal, [8, 6])
-    place = in_world(world_from_body(1.0), np.array([1.5, 0.2, 1.6]))
-    np.testing.assert_allclose(exposure.camera.world_from_camera[:3, 3], place, atol=1e-4)
-    (track,) = drive.tracks
-    assert (track.id, track.label) == ("77", "Car")
-    box = in_world(world_from_body(1.0) @ lidar, np.array([12.0, 1, 1]))
-    np.testing.assert_allclose(pose_at(track.path, jnp.float32(1))[:3, 3], box, atol=1e-4)
-    said = "\n".join(drive.messages)
-    assert "not read: RADAR" in said
-    assert ("in the vehicle's frame" in said) == (not own_frame)
-
-
-def test_the_lenses_of_dgp(tmp_path):
-    write_dgp(tmp_path / "a", k1=0.1, p1=0.01, k3=0.02)
-    camera = open_drive(tmp_path / "a").exposures[0].camera
-    assert isinstance(camera, PinholeCamera)
-    np.testing.assert_allclose(camera.distortion, [0.1, 0, 0.01, 0, 0.02])
-    write_dgp(tmp_path / "b", fisheye=1, k1=0.1, k4=0.03)
-    camera = open_drive(tmp_path / "b").exposures[0].camera
-    assert isinstance(camera, LensCamera) and isinstance(camera.lens, FisheyeLens)
-    np.testing.assert_allclose(camera.lens.coefficients, [0.1, 0, 0, 0.03])
-    write_dgp(tmp_path / "c", k4=0.03)
-    assert isinstance(open_drive(tmp_path / "c").exposures[0].camera, LensCamera)
-
-
-@pytest.mark.parametrize(
-    "file, change, fragments",
-    [
-        (
-            "scene_c0ffee.json",
-            lambda d: d.update(data=[]),
-            ["data: found none; wanted images or point clouds"],
-        ),
-        (
-            "scene_c0ffee.json",
-            lambda d: d["samples"].pop(),
-            ["data[3].key: is in no sample; wanted one that has its calibration"],
-        ),
-        (
-            "scene_c0ffee.json",
-            lambda d: d["data"][0]["datum"]["point_cloud"].update(point_format=["X", "Y"]),
-            ["data: an array of shape [200, 4] for X, Y; wanted a column"],
-        ),
-        (
-            "scene_c0ffee.json",
-            lambda d: d["data"][1]["datum"]["image"]["pose"].update(rotation={}),
-            ["pose.rotation.qw: the quaternion is 0; wanted a rotation"],
-        ),
-        (
-            "calibration/c0.json",
-            lambda d: d.update(names=["LIDAR", "CAMERA_02"]),
-            ["names: 'CAMERA_01' is not in it; wanted every sensor"],
-        ),
-        (
-            "calibration/c0.json",
-            lambda d: d["intrinsics"][1].update(skew=1.0),
-            ["intrinsics[1].skew: found 1.0; wanted 0"],
-        ),
-        (
-            "bounding_box_3d/LIDAR/1.json",
-            lambda d: d["annotations"][0]["box"].pop("length"),
-            ["1.json: annotations[0].box.length: found nothing; wanted a size in metres"],
-        ),
-    ],
-)
-def test_bad_dgp(tmp_path, file, change, fragments):
-    write_dgp(tmp_path)
-    edit_json(tmp_path / file, change)
-    assert_error(tmp_path, *fragments)
-
-
-def test_several_scenes(tmp_path):
-    write_dgp(tmp_path)
-    (tmp_path / "scene_dataset_v1.json").write_text("{}")
-    assert len(open_drive(tmp_path).sweeps) == 2
-    assert len(open_drive(tmp_path / "scene_c0ffee.json").sweeps) == 2
-    (tmp_path / "scene_other.json").write_text("{}")
-    assert_error(tmp_path, "found several scenes: scene_c0ffee.json, scene_other.json; give one")
