@@ -1,7 +1,6 @@
 """Actors: spheres that ride in boxes which move."""
 
 import dataclasses
-import functools
 from typing import Any
 
 import jax
@@ -10,63 +9,23 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation, Slerp
 
-from derivatives import assert_exact_derivatives
-from jaxrec._gather import gather
 from jaxrec.geometry import matrix_from_axis_angle, rigid, rigid_from_twist
 from jaxrec.scene import STATIC, Actors, Spheres
 from jaxrec.shading import SphericalHarmonics
-from jaxrec.trajectory import ScrewTrajectory, Still, Trajectory
-
-TIMES = {"van": np.array([0.0, 0.5, 1.2, 2.0]), "car": np.array([0.3, 0.9])}
-TIMES_OF_ALL = np.array([-1.0, 0.3, 0.5, 0.8, 0.9, 2.0, 3.0])
-FEATURES = np.random.default_rng(3).normal(size=(1, 27))
-ACTOR = np.array([0, STATIC, 1, 0, 2, STATIC, 1], np.int32)
-
-
-def pose(x, y, turn):
-    return np.array(
-        [[np.cos(turn), -np.sin(turn), 0, x], [np.sin(turn), np.cos(turn), 0, y]]
-        + [[0, 0, 1, 0.5], [0, 0, 0, 1]]
-    )
-
-
-POSES = {
-    "van": np.stack([pose(0, 0, 0.1), pose(2, 0.5, 0.4), pose(5, 2, 0.5), pose(8, 4, 0.9)]),
-    "car": np.stack([pose(20, -3, 3.0), pose(15, -3.5, 2.9)]),
-}
-POST = pose(3, 3, 0.7)
-
-
-def paths(dtype=jnp.float32, edge="nan"):
-    moving = {
-        name: Trajectory(jnp.asarray(POSES[name], dtype), TIMES[name], edge=edge) for name in POSES
-    }
-    return {**moving, "post": Still(jnp.asarray(POST, dtype))}
-
-
-def actors(dtype=jnp.float32, edge="nan", **kwargs) -> Actors:
-    return Actors.create(paths(dtype, edge), **kwargs)
-
-
-def spheres(dtype=jnp.float32) -> Spheres:
-    draw = np.random.default_rng(0)
-    return Spheres.create(
-        jnp.asarray(draw.normal(size=(7, 3)), dtype),
-        jnp.asarray(draw.uniform(0.1, 0.4, 7), dtype),
-        jnp.asarray(draw.uniform(0.1, 0.9, 7), dtype),
-        jnp.asarray(draw.normal(size=(7, 12)), dtype),
-        capacity=7,
-    )
-
-
-# Compiled to run once: without optimisation it takes half the time.
-quick = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-sample = quick(lambda path, times: path.sample(times))
-
-
-@quick
-def place(moving, scene, time, actor=ACTOR):
-    return moving.placed(scene, jnp.asarray(actor, jnp.int32), time)
+from jaxrec.trajectory import ScrewTrajectory, Still
+from moving_boxes import (
+    ACTOR,
+    POSES,
+    POST,
+    TIMES,
+    TIMES_OF_ALL,
+    actors,
+    paths,
+    place,
+    quick,
+    sample,
+    spheres,
+)
 
 
 @pytest.mark.parametrize("edge", ["nan", "hold", "extrapolate"])
@@ -109,35 +68,6 @@ def test_the_static_world_stays_to_the_bit():
     np.testing.assert_array_equal(found.world_from_actor[still], np.tile(np.eye(3), (2, 1, 1)))
 
 
-def test_velocities_are_derivatives_of_centers_in_time(x64):
-    moving, scene, step = actors(jnp.float64), spheres(jnp.float64), 1e-5
-    at = [place(moving, scene, jnp.asarray(0.8 + s)) for s in (-step, 0, step)]
-    numeric = (at[2].spheres.centers - at[0].spheres.centers) / (2 * step)
-    np.testing.assert_allclose(at[1].velocities, numeric, atol=1e-8)
-    speed = np.linalg.norm(at[1].velocities, axis=-1)
-    assert speed[0] > 3 and speed[4] < 1e-20
-
-
-def test_a_turning_box_moves_its_corners_across():
-    # 2 rad/s about z, standing: v = omega x r.
-    turning = Trajectory(np.stack([pose(1, 2, 0), pose(1, 2, 0.5)]), np.array([0.0, 0.25]))
-    corner = Spheres.create([[3.0, 0, 0]], [0.1], [1.0], [[0.0]])
-    found = place(Actors.create({"a": turning}), corner, jnp.float32(0), (0,))
-    np.testing.assert_allclose(found.velocities, [[0, 6, 0]], atol=1e-5)
-
-
-def test_linear_motion_holds_for_an_exposure(x64):
-    # The bound of the documentation: w^2 r dt^2 / 2.
-    turning = Trajectory(np.stack([pose(0, 0, 0), pose(5, 1, 0.5)]), np.array([0.0, 1.0]))
-    moving = Actors.create({"a": turning})
-    scene = Spheres.create(jnp.asarray([[2.5, 0, 0]]), jnp.ones(1), jnp.ones(1), jnp.ones((1, 1)))
-    times = jnp.asarray([0.5, 0.52])
-    found = jax.vmap(lambda time: moving.placed(scene, jnp.array([0]), time))(times)
-    here, there = found.spheres.centers
-    error = there - here - 0.02 * found.velocities[0]
-    assert 0 < np.linalg.norm(error) <= 0.5 * 0.5**2 * 2.5 * 0.02**2 * 1.001
-
-
 def test_actors_are_hidden_where_they_have_no_pose():
     # The car is known from 0.3 s to 0.9 s, the van from 0 to 2, the post always.
     for time, hidden in ((0.1, [1]), (0.9, []), (1.5, [1]), (2.5, [0, 1])):
@@ -155,54 +85,6 @@ def test_at_its_last_pose_an_actor_still_moves():
     np.testing.assert_allclose(found.spheres.alive, True)
     speed = np.linalg.norm(np.asarray(found.velocities)[ACTOR == 1], axis=-1)
     assert np.all(speed > 7)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("refined", ["actor", "pose"])
-def test_placing_has_exact_derivatives(x64, refined):
-    # Without the post, whose times lie so far away that steps would be lost in them.
-    moving = {name: path for name, path in paths(jnp.float64).items() if name != "post"}
-    moving, scene = Actors.create(moving, refined=refined), spheres(jnp.float64)
-    twists = 0.3 * np.random.default_rng(1).normal(size=moving.twists.shape)
-
-    def outputs(poses, times, intervals, twists, centers, time):
-        changed = dataclasses.replace(
-            moving, world_from_box=poses, times=times, intervals=intervals, twists=twists
-        )
-        placed = dataclasses.replace(scene, centers=centers)
-        found = changed.placed(placed, jnp.asarray(ACTOR % 2), time)
-        return found.spheres.centers, found.velocities, found.world_from_actor
-
-    assert_exact_derivatives(
-        outputs,
-        moving.world_from_box,
-        moving.times,
-        moving.intervals,
-        jnp.asarray(twists),
-        scene.centers,
-        jnp.asarray(0.8),
-        atol=1e-7,
-    )
-
-
-@pytest.mark.slow
-def test_gradients_are_those_of_double_precision():
-    # In float32 rows are gathered by a function whose gradient is our own.
-    def loss(moving, scene, twists, time):
-        found = dataclasses.replace(moving, twists=twists).placed(scene, jnp.asarray(ACTOR), time)
-        total = jnp.sum(jnp.sin(found.spheres.centers)) + jnp.sum(jnp.cos(found.velocities))
-        return total + jnp.sum(found.world_from_actor * jnp.arange(9.0).reshape(1, 3, 3))
-
-    def gradients(dtype):
-        moving = actors(dtype, refined="pose")
-        twists = jnp.asarray(0.1 * np.random.default_rng(2).normal(size=(3, 4, 6)), dtype)
-        gradient = quick(jax.grad(loss, argnums=(2, 3)))
-        return gradient(moving, spheres(dtype), twists, jnp.asarray(0.8, dtype))
-
-    single = gradients(jnp.float32)
-    with jax.enable_x64(True):
-        for ours, truth in zip(single, gradients(jnp.float64), strict=True):
-            np.testing.assert_allclose(ours, truth, rtol=2e-4, atol=2e-4)
 
 
 def test_twists_move_boxes_along_their_own_axes(x64):
@@ -245,28 +127,32 @@ def test_actors_are_moved_along_their_own_axes(x64):
 
 def test_view_dependent_colour_turns_with_the_actor():
     # A sphere looked at from the side it turns is looked at from the same side of itself.
-    turn = matrix_from_axis_angle(jnp.asarray([0.2, -0.4, 1.1]))
+    turn = quick(matrix_from_axis_angle)(jnp.asarray([0.2, -0.4, 1.1]))
     moved = {"a": Still(rigid(turn, jnp.asarray([4.0, 5, 6])))}
     one = Spheres.create(
         np.zeros((1, 3)), [0.3], [1.0], np.random.default_rng(3).normal(size=(1, 27))
     )
     found = place(Actors.create(moved), one, jnp.float32(0), (0,))
     seen = jnp.asarray([[0.6, 0.0, -0.8]])
-    shader = SphericalHarmonics(2)
-    wanted = shader.per_sphere(one.features, seen)
+    color = quick(SphericalHarmonics(2).per_sphere)
+    wanted = color(one.features, seen)
     turned = found.local(jnp.einsum("ij,nj->ni", turn, seen))
-    np.testing.assert_allclose(shader.per_sphere(one.features, turned), wanted, atol=1e-5)
+    np.testing.assert_allclose(color(one.features, turned), wanted, atol=1e-5)
     stack = jnp.tile(jnp.einsum("ij,nj->ni", turn, seen)[None], (3, 1, 1))
     np.testing.assert_allclose(found.local(stack)[2], turned, atol=1e-6)
+
+
+@quick
+def owners(moving, points, times, sizes, margin=0.0):
+    return moving.owners(points, times, sizes, margin=margin)
 
 
 def test_points_are_given_to_the_boxes_that_hold_them():
     moving, scene = actors(), spheres()
     sizes = jnp.asarray([[6.0, 6, 6], [6, 6, 6], [0.1, 0.1, 0.1]])
 
-    @quick
     def find(moving, points, time, margin=0.0):
-        return moving.owners(points, jnp.full(7, time), sizes, margin=margin)
+        return owners(moving, points, jnp.full(7, time), sizes, margin)
 
     riding = np.isin(ACTOR, (0, 1))
     for time in (0.5, 0.8):
@@ -287,21 +173,18 @@ def test_points_are_given_to_the_boxes_that_hold_them():
 def test_a_point_in_two_boxes_is_in_that_where_it_lies_deepest():
     twice = Actors.create({"a": Still(jnp.eye(4)), "b": Still(jnp.eye(4))})
     boxes = jnp.asarray([[2.0, 2, 2], [4, 4, 4]])
-    assert twice.owners(jnp.zeros((1, 3)), jnp.zeros(1), boxes)[0] == 1
+    assert owners(twice, jnp.zeros((1, 3)), jnp.zeros(1), boxes)[0] == 1
 
 
 def test_a_scene_without_actors_and_one_without_spheres():
     nobody = Actors.create({})
-    still = jnp.full(7, STATIC)
-    found = quick(lambda moving, scene: moving.placed(scene, still, jnp.float32(1)))(
-        nobody, spheres()
-    )
+    found = place(nobody, spheres(), jnp.float32(1), np.full(7, STATIC))
     np.testing.assert_array_equal(found.spheres.centers, spheres().centers)
     assert np.all(found.spheres.alive) and not np.any(found.velocities)
-    owner, _ = nobody.owners(jnp.zeros((2, 3)), jnp.zeros(2), jnp.zeros((0, 3)))
+    owner, _ = owners(nobody, jnp.zeros((2, 3)), jnp.zeros(2), jnp.zeros((0, 3)))
     np.testing.assert_array_equal(owner, STATIC)
     empty = Spheres.create(np.zeros((0, 3)), np.zeros(0), np.zeros(0), np.zeros((0, 3)))
-    none = actors().placed(empty, jnp.zeros(0, jnp.int32), jnp.float32(1))
+    none = place(actors(), empty, jnp.float32(1), np.zeros(0, np.int32))
     assert none.velocities.shape == (0, 3)
 
 
@@ -312,26 +195,6 @@ def test_times_may_be_a_batch():
         alone = place(actors(), spheres(), times[i])
         np.testing.assert_allclose(many.spheres.centers[i], alone.spheres.centers, atol=1e-6)
         np.testing.assert_allclose(many.velocities[i], alone.velocities, atol=1e-5)
-
-
-def test_gathered_rows_have_the_gradient_of_indexing():
-    draw = np.random.default_rng(0)
-    table, weight = (draw.normal(size=shape).astype(np.float32) for shape in ((5, 3), (400, 3)))
-    index = draw.integers(0, 5, 400)
-    # One past the end is the last row, without a gradient.
-    index[7] = 5
-
-    @quick
-    def rows_and_gradient(table):
-        rows, pullback = jax.vjp(lambda table: gather(table, jnp.asarray(index)), table)
-        return rows, pullback(jnp.asarray(weight))[0]
-
-    rows, gradient = rows_and_gradient(table)
-    np.testing.assert_array_equal(rows, table[np.minimum(index, 4)])
-    wanted = np.zeros((6, 3))
-    np.add.at(wanted, index, weight)
-    # Each of 80 terms is rounded to a billionth of the sum of all sizes, 1000.
-    np.testing.assert_allclose(gradient, wanted[:5], atol=80 * 5e-7)
 
 
 @pytest.mark.parametrize(
