@@ -1,4 +1,4 @@
-"""Fitting spheres and a shader to frames."""
+"""Fitting spheres and a shader to frames, and moving scenes to drives."""
 
 from .antialias import (
     bound_due as bound_due,
@@ -22,6 +22,20 @@ from .density import (
     share_radius as share_radius,
 )
 from .depth import DepthLoss as DepthLoss
+from .drive_fit import DriveReport as DriveReport, fit_drive as fit_drive
+from .drive_score import (
+    ExposureScore as ExposureScore,
+    SweepScore as SweepScore,
+    every_other as every_other,
+    score_exposures as score_exposures,
+    score_sweeps as score_sweeps,
+)
+from .drive_settings import (
+    DriveRates as DriveRates,
+    DriveSettings as DriveSettings,
+    DriveWeights as DriveWeights,
+)
+from .drive_start import Moving as Moving, start_drive as start_drive
 from .edits import (
     Edit as Edit,
     apply_edit as apply_edit,
@@ -47,6 +61,7 @@ from .initialize import (
 )
 from .loop import fit as fit, start as start
 from .model import Picture as Picture, SphereModel as SphereModel, build_shader as build_shader
+from .moving_scene import MovingScene as MovingScene, Sight as Sight
 from .normalizer import SceneNormalizer as SceneNormalizer
 from .optimizer import make_optimizer as make_optimizer
 from .record import (

@@ -1,0 +1,203 @@
+"""Where the spheres of a drive begin: on what its lidars met, and along its cameras' rays."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Float32, Int32
+
+from ..scene import STATIC, Actors, Spheres
+from ..sensors import Exposure, Sweep
+from ..trajectory import Path
+from .drive_settings import DriveSettings
+from .initialize import spacing
+from .moving_scene import MovingScene
+
+# Distances along cameras' rays at which spheres begin where no lidar looks, in metres.
+_NEAREST, _FARTHEST = 3.0, 80.0
+_GREY = 0.5
+# Where nothing was met there is mostly nothing: what is there grows opaque.
+_FAINT = 0.1
+
+
+@runtime_checkable
+class Moving(Protocol):
+    """What a fit must know of a track."""
+
+    @property
+    def id(self) -> str:
+        """Its name, the same in all of the log."""
+        ...
+
+    @property
+    def size(self) -> Float[np.ndarray, "3"]:
+        """Of its box in metres, along x, y and z."""
+        ...
+
+    @property
+    def path(self) -> Path:
+        """`world_from_box` at any time."""
+        ...
+
+
+class Found(NamedTuple):
+    """Points to begin with, as many as are wanted."""
+
+    places: Float32[np.ndarray, "points 3"]
+    owners: Int32[np.ndarray, " points"]
+    colors: Float32[np.ndarray, "points 3"]
+    intensities: Float32[np.ndarray, " points"]
+
+
+def start_drive(
+    exposures: Sequence[Exposure],
+    sweeps: Sequence[Sweep],
+    tracks: Sequence[Moving],
+    settings: DriveSettings,
+) -> MovingScene:
+    """Makes the scene that a fit begins with.
+
+    Spheres sit where beams returned, in the boxes of actors where these were then, as large as
+    the gaps between them. They have the colours that the nearest exposures in time show there.
+    A share of them begins at random depths along the rays of cameras, for upper floors and
+    whatever else no beam reaches.
+
+    Args:
+        exposures: Of all cameras.
+        sweeps: Of all lidars.
+        tracks: What moves.
+        settings: `spheres`, `scattered`, `seed`, `margin`, `opacity`, `sky_rows`, `near`, `far`.
+
+    Raises:
+        ValueError: If there is no exposure, or no beam returned.
+    """
+    if not exposures or not any(sweep.returned.any() for sweep in sweeps):
+        raise ValueError(
+            f"drive: got {len(exposures)} exposures and {len(sweeps)} sweeps; give at least one "
+            "exposure and one return of a lidar"
+        )
+    random = np.random.default_rng([settings.seed, 2])
+    actors = Actors.create({track.id: track.path for track in tracks})
+    scattered = round(settings.scattered * settings.spheres)
+    met = _met(exposures, sweeps, tracks, actors, settings, settings.spheres - scattered, random)
+    spare = _scattered(exposures, settings.spheres - len(met.places), random)
+    found = Found(*(np.concatenate(parts) for parts in zip(met, spare, strict=True)))
+    radii = np.empty(len(found.places), np.float32)
+    for part in (slice(0, len(met.places)), slice(len(met.places), None)):
+        for owner in np.unique(found.owners[part]):
+            chosen = np.flatnonzero(found.owners[part] == owner) + part.start
+            radii[chosen] = spacing(found.places[chosen])
+    drops = np.full((len(radii), 1), -2.0, np.float32)
+    features = [found.colors, found.intensities[:, None], drops]
+    spheres = Spheres.create(
+        found.places,
+        radii,
+        np.where(np.arange(len(radii)) < len(met.places), settings.opacity, _FAINT).astype(
+            np.float32
+        ),
+        np.concatenate(features, axis=1),
+        capacity=settings.spheres,
+    )
+    empty = settings.spheres - len(radii)
+    rows = settings.sky_rows
+    return MovingScene(
+        spheres=spheres.unconstrained(),
+        actor=jnp.asarray(np.concatenate([found.owners, np.full(empty, STATIC, np.int32)])),
+        actors=actors,
+        sky=jnp.full((rows, 2 * rows, 3), _GREY, jnp.float32),
+        near=settings.near,
+        far=settings.far,
+    )
+
+
+def _met(exposures, sweeps, tracks, actors, settings, count, random) -> Found:
+    """Some of the points that beams met, evenly over space rather than over beams."""
+    points, times, shades = [], [], []
+    for sweep in sweeps:
+        place, time = sweep.points()
+        points.append(place)
+        times.append(time)
+        shades.append(_intensities(sweep))
+    points, times, shades = map(np.concatenate, (points, times, shades))
+    sizes = np.reshape([track.size for track in tracks], (-1, 3)).astype(np.float32)
+    arrays = (jnp.asarray(x) for x in (points, times, sizes))
+    owners, places = map(np.asarray, actors.owners(*arrays, margin=settings.margin))
+    chosen = _thinned(places, owners, count, random)
+    colors = _colors(points[chosen], times[chosen], exposures)
+    return Found(places[chosen], owners[chosen], colors, shades[chosen])
+
+
+def _intensities(sweep: Sweep) -> np.ndarray:
+    directions = np.asarray(sweep.lidar.rays().directions)
+    used = sweep.returned & np.isfinite(directions).all(axis=-1)
+    if sweep.mask is not None:
+        used &= sweep.mask
+    shown = np.full(sweep.ranges.shape, _GREY, np.float32)
+    return (shown if sweep.intensities is None else sweep.intensities)[used]
+
+
+def _thinned(places, owners, count, random) -> np.ndarray:
+    """One point of each cell, of cells that are as small as the number allows."""
+    order = random.permutation(len(places))
+    low, high = 1e-3, 10.0
+    chosen = order
+    for _ in range(30):
+        if len(order) <= count:
+            break
+        size = np.sqrt(low * high)
+        cells = np.floor(places[order] / size).astype(np.int64)
+        keys = np.concatenate([cells, owners[order][:, None]], axis=1)
+        first = np.unique(keys, axis=0, return_index=True)[1]
+        low, high = (size, high) if len(first) > count else (low, size)
+        if len(first) <= count:
+            chosen = order[np.sort(first)]
+        if high / low < 1.02:
+            break
+    return chosen[:count]
+
+
+def _colors(points, times, exposures) -> np.ndarray:
+    """What the exposures nearest in time show where points are; grey where none shows them."""
+    colors = np.full((len(points), 3), _GREY, np.float32)
+    least = np.full(len(points), np.inf)
+    for exposure in exposures:
+        apart = np.abs(times - exposure.time)
+        # Sizes that come again, so that projections are compiled once for a camera.
+        near = np.flatnonzero(apart < np.minimum(least, 0.5))
+        if not len(near):
+            continue
+        size = 1 << (len(near) - 1).bit_length()
+        padded = np.concatenate([points[near], np.zeros((size - len(near), 3), np.float32)])
+        pixels, depth = exposure.camera.project(jnp.asarray(padded))
+        pixels, depth = np.asarray(pixels)[: len(near)], np.asarray(depth)[: len(near)]
+        cells = np.floor(np.where(np.isfinite(pixels), pixels, -1)).astype(int)
+        height, width = exposure.image.shape[:2]
+        inside = (cells >= 0).all(axis=1) & (cells < (width, height)).all(axis=1) & (depth > 0)
+        seen, cells = near[inside], cells[inside]
+        colors[seen] = exposure.image[cells[:, 1], cells[:, 0]]
+        least[seen] = apart[seen]
+    return colors
+
+
+def _scattered(exposures, count, random) -> Found:
+    """Points at random depths along the rays of random pixels, of the colours seen there."""
+    each = -(-count // len(exposures))
+    places, colors = [], []
+    for exposure in exposures:
+        height, width = exposure.image.shape[:2]
+        rows, columns = random.integers(0, height, each), random.integers(0, width, each)
+        rays = exposure.camera.rays(
+            jnp.asarray(np.stack([columns + 0.5, rows + 0.5], -1).astype(np.float32))
+        )
+        share = random.random(each, np.float32)
+        distance = 1 / ((1 - share) / _NEAREST + share / _FARTHEST)
+        place = np.asarray(rays.origins) + distance[:, None] * np.asarray(rays.directions)
+        used = np.isfinite(place).all(axis=1)
+        places.append(place[used])
+        colors.append(exposure.image[rows[used], columns[used]])
+    places, colors = np.concatenate(places), np.concatenate(colors)
+    chosen = random.permutation(len(places))[:count]
+    nobody = np.full(len(chosen), STATIC, np.int32)
+    grey = np.full(len(chosen), _GREY, np.float32)
+    return Found(places[chosen].astype(np.float32), nobody, colors[chosen], grey)
