@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Float32, Int32
@@ -17,6 +18,8 @@ from .moving_scene import MovingScene
 # Distances along cameras' rays at which spheres begin where no lidar looks, in metres.
 _NEAREST, _FARTHEST = 3.0, 80.0
 _GREY = 0.5
+# Exposures say nothing of what was met earlier or later than this, in seconds.
+_LATEST = 0.5
 # Where nothing was met there is mostly nothing: what is there grows opaque.
 _FAINT = 0.1
 
@@ -161,23 +164,26 @@ def _colors(points, times, exposures) -> np.ndarray:
     """What the exposures nearest in time show where points are; grey where none shows them."""
     colors = np.full((len(points), 3), _GREY, np.float32)
     least = np.full(len(points), np.inf)
+    # All of them each time, so that projections are compiled once for each kind of camera.
+    everywhere = jnp.asarray(points)
     for exposure in exposures:
         apart = np.abs(times - exposure.time)
-        # Sizes that come again, so that projections are compiled once for a camera.
-        near = np.flatnonzero(apart < np.minimum(least, 0.5))
-        if not len(near):
+        near = apart < np.minimum(least, _LATEST)
+        if not near.any():
             continue
-        size = 1 << (len(near) - 1).bit_length()
-        padded = np.concatenate([points[near], np.zeros((size - len(near), 3), np.float32)])
-        pixels, depth = exposure.camera.project(jnp.asarray(padded))
-        pixels, depth = np.asarray(pixels)[: len(near)], np.asarray(depth)[: len(near)]
+        pixels, depth = map(np.asarray, _project(exposure.camera, everywhere))
         cells = np.floor(np.where(np.isfinite(pixels), pixels, -1)).astype(int)
         height, width = exposure.image.shape[:2]
         inside = (cells >= 0).all(axis=1) & (cells < (width, height)).all(axis=1) & (depth > 0)
-        seen, cells = near[inside], cells[inside]
-        colors[seen] = exposure.image[cells[:, 1], cells[:, 0]]
+        seen = np.flatnonzero(near & inside)
+        colors[seen] = exposure.image[cells[seen, 1], cells[seen, 0]]
         least[seen] = apart[seen]
     return colors
+
+
+@jax.jit
+def _project(camera, points):
+    return camera.project(points)
 
 
 def _scattered(exposures, count, random) -> Found:
