@@ -10,7 +10,7 @@ from .blender import read_blender
 from .capture import Capture as Capture, PointCloud as PointCloud
 from .colmap import find_models, read_colmap
 from .drive import Drive as Drive, Track as Track
-from .drives import open_drive as open_drive
+from .drives import is_drive as is_drive, open_drive as open_drive
 from .errors import CaptureError as CaptureError
 from .llff import poses_file, read_llff
 from .ncore_writer import write_ncore as write_ncore

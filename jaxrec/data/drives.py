@@ -64,6 +64,19 @@ def open_drive(path: str | os.PathLike[str]) -> Drive:
     )
 
 
+def is_drive(path: str | os.PathLike[str]) -> bool:
+    """Whether a path has one of the layouts that `open_drive` knows, or a folder in it has.
+
+    Args:
+        path: Of a folder or a document, which need not exist.
+    """
+    path = pathlib.Path(path)
+    if not path.exists():
+        return False
+    inside = path.iterdir() if path.is_dir() else ()
+    return any(_reader(part) is not None for part in (path, *filter(pathlib.Path.is_dir, inside)))
+
+
 def _reader(path: pathlib.Path) -> Callable[[], Drive] | None:
     """What reads a path, or None if it has no known layout."""
     folder = path if path.is_dir() else path.parent
