@@ -1,4 +1,4 @@
-"""`jaxrec check`: what a capture holds and what is suspicious about it, before any fit."""
+"""`jaxrec check`: what a capture or a drive holds and what is suspicious about it."""
 
 import contextlib
 import dataclasses
@@ -6,15 +6,17 @@ import json
 import os
 import pathlib
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import numpy as np
 import tyro
 
 from .. import __version__
-from ..data import Capture, open_capture
+from ..data import Capture, Drive, is_drive, open_capture, open_drive
 from .diagnosis import SEVERITIES, Finding, diagnose, exit_code
+from .drive_diagnosis import diagnose_drive, span_of
+from .drive_survey import RANGES, DriveSurvey, align_all, survey_drive
 from .errors import CommandError
 from .info import show_json
 from .run_folder import write_image, write_text
@@ -35,14 +37,15 @@ def check_command(
     image_memory: str = IMAGE_MEMORY,
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> Callable[[], int]:
-    """Looks at a capture before anything is fitted to it.
+    """Looks at a capture or a drive before anything is fitted to it.
 
     Prints what was found and what is suspicious; draws the cameras and points (scene.png), the
-    points on some photos (points.png) and from where the scene is seen (coverage.png). The exit
-    code is 0 if there is no objection, 1 with warnings, 2 with errors.
+    points on some photos (points.png) and from where the scene is seen (coverage.png); of a
+    drive, sweeps on images (sweeps.png) and all of it from above (above.png). The exit code is 0
+    if there is no objection, 1 with warnings, 2 with errors.
 
     Args:
-        data: Folder of a capture, or its json, as for `jaxrec fit`.
+        data: Folder of a capture, or its json, as for `jaxrec fit`; or the log of a drive.
         out: Folder for pictures and check.json; by default check_NAME here. An earlier check in
             it is replaced.
         downscale: Take images this many times smaller.
@@ -56,6 +59,14 @@ def check_command(
         raise ValueError(f"downscale: got {downscale}, want >= 1")
 
     def work() -> int:
+        folder = pathlib.Path(f"check_{_stem(data)}") if out is None else out
+        if is_drive(data):
+            if downscale != 1 or mask_invert or ignore_distortion:
+                raise CommandError(
+                    f"{data}: is a drive, and taken as it is; leave out --downscale, "
+                    "--mask-invert and --ignore-distortion"
+                )
+            return check_drive(open_drive(data), folder, as_json=as_json)
         capture = open_capture(
             data,
             downscale=downscale,
@@ -63,7 +74,6 @@ def check_command(
             ignore_distortion=ignore_distortion,
             image_memory=memory,
         )
-        folder = pathlib.Path(f"check_{_stem(data)}") if out is None else out
         return check_capture(capture, folder, as_json=as_json)
 
     return work
@@ -83,12 +93,39 @@ def check_capture(capture: Capture, out: pathlib.Path, *, as_json: bool) -> int:
     _check_free(out)
     facts = survey(capture)
     findings = diagnose(facts)
-    report = _report(facts, findings)
     pictures = {
         "scene.png": draw_scene(facts),
         "points.png": draw_points(facts),
         "coverage.png": draw_coverage(facts),
     }
+    return _finish(out, _report(facts, findings), findings, pictures, as_json)
+
+
+def check_drive(drive: Drive, out: pathlib.Path, *, as_json: bool) -> int:
+    """Checks the log of a drive; see `check_capture`.
+
+    Returns:
+        The exit code: 0, 1 with warnings, 2 with errors.
+
+    Raises:
+        CommandError: If `out` holds something else.
+    """
+    from .drive_picture import draw_above, draw_sweeps
+
+    _check_free(out)
+    facts = survey_drive(drive, align_all(drive))
+    findings = diagnose_drive(facts)
+    pictures = {"sweeps.png": draw_sweeps(facts), "above.png": draw_above(facts)}
+    return _finish(out, _drive_report(facts, findings), findings, pictures, as_json)
+
+
+def _finish(
+    out: pathlib.Path,
+    report: dict[str, Any],
+    findings: Sequence[Finding],
+    pictures: Mapping[str, np.ndarray | None],
+    as_json: bool,
+) -> int:
     with _replaced(out) as folder:
         for name, picture in pictures.items():
             if picture is not None:
@@ -109,8 +146,9 @@ def show(facts: dict[str, Any], findings: Sequence[Finding]) -> None:
     from rich.text import Text
 
     console = Console(highlight=False)
+    width = max(11, *map(len, facts))
     for name, value in facts.items():
-        console.print(Text(f"{name:<11} {value}"))
+        console.print(Text(f"{name:<{width}} {value}"))
     table = Table("", "topic", "found", "what to do", title=None, pad_edge=False)
     for finding in findings:
         style = _COLORS[finding.severity]
@@ -166,6 +204,70 @@ def _facts(facts: Survey) -> dict[str, str]:
         "coverage": f"{'a point' if facts.colors is not None else 'the middle of the scene'} is in "
         f"{np.median(count):.0f} images to fit (10 % in fewer than {np.quantile(count, 0.1):.0f})",
     }
+
+
+def _drive_report(facts: DriveSurvey, findings: Sequence[Finding]) -> dict[str, Any]:
+    return {
+        "facts": _drive_facts(facts),
+        "findings": [dataclasses.asdict(finding) for finding in findings],
+        "sensors": [
+            {
+                "name": name,
+                "kind": sensor.kind,
+                "count": len(sensor.times),
+                "first_s": float(sensor.times[0]),
+                "last_s": float(sensor.times[-1]),
+                "step_s": _number(sensor.step),
+                "without_pose": int((~sensor.posed).sum()),
+                "mounted": sensor.mounted,
+                "off_mount_m": _number(sensor.off_mount[0]),
+                "off_mount_degrees": _number(sensor.off_mount[1]),
+                "coverage": dataclasses.asdict(facts.coverage[name]),
+            }
+            for name, sensor in facts.sensors.items()
+        ],
+        "range_bins_m": [_number(bound) for bound in RANGES],
+        "alignments": [
+            {
+                key: _number(value) if isinstance(value, float) else value
+                for key, value in dataclasses.asdict(pair).items()
+            }
+            for pair in facts.alignments
+        ],
+        "tracks": [dataclasses.asdict(track) for track in facts.tracks],
+        "exit_code": exit_code(findings),
+        "version": __version__,
+    }
+
+
+def _number(value: float) -> float | None:
+    """A number for JSON, which knows neither NaN nor infinity."""
+    return float(value) if np.isfinite(value) else None
+
+
+def _drive_facts(facts: DriveSurvey) -> dict[str, str]:
+    drive = facts.drive
+    result = {"drive": f"{drive.path} ({drive.format})"}
+    for name, sensor in facts.sensors.items():
+        result[name] = span_of(sensor)
+    moving = sum(track.known > 0 for track in facts.tracks)
+    result["tracks"] = f"{len(facts.tracks)}, {moving} of them at times of images or sweeps"
+    for name in facts.cameras:
+        share = 100 * facts.coverage[name].seen
+        result[f"{name} coverage"] = f"{share:.2g} % of the pixels hold a point of a sweep"
+    for name in facts.lidars:
+        seen = facts.coverage[name]
+        result[f"{name} coverage"] = (
+            f"{100 * seen.seen:.0f} % of the points are in an image; {100 * seen.silent:.0f} % of "
+            f"the rays have no return, of {100 * seen.unknown:.0f} % nothing is known"
+        )
+        bins = zip(RANGES[:-1], RANGES[1:], seen.ranges, strict=True)
+        result[f"{name} ranges"] = ", ".join(
+            (f"{low:g}-{high:g} m" if np.isfinite(high) else f"beyond {low:g} m")
+            + f" {100 * share:.0f} %"
+            for low, high, share in bins
+        )
+    return result
 
 
 def _stem(data: pathlib.Path) -> str:

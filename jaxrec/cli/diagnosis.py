@@ -59,6 +59,12 @@ def diagnose(survey: Survey) -> list[Finding]:
     return sorted(found, key=lambda finding: -SEVERITIES.index(finding.severity))
 
 
+def listed(names: Sequence[str]) -> str:
+    """The first of some names, and how many there are more."""
+    more = len(names) - _NAMES
+    return ", ".join(names[:_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
 def exit_code(findings: Iterable[Finding]) -> int:
     """0 for a capture without objection, 1 with warnings, 2 with errors."""
     return max((SEVERITIES.index(finding.severity) for finding in findings), default=0)
@@ -273,8 +279,7 @@ def _named(survey: Survey, indices: Sequence[int] | np.ndarray) -> str:
     names = [survey.names[int(index)] for index in indices]
     if len(names) == len(survey.names):
         return "all images"
-    more = len(names) - _NAMES
-    return ", ".join(names[:_NAMES]) + (f" and {more} more" if more > 0 else "")
+    return listed(names)
 
 
 def _by_name(survey: Survey) -> list[int]:

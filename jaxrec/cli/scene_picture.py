@@ -99,11 +99,11 @@ def _panel(survey: Survey, view: Float[np.ndarray, "2 3"]) -> Image.Image:
         return np.stack([0.5 * PANEL + flat[:, 0], 0.5 * PANEL - flat[:, 1]], axis=1)
 
     if survey.colors is not None:
-        _dots(panel, place(survey.points), to_bytes(survey.colors[None])[0])
+        draw_dots(panel, place(survey.points), to_bytes(survey.colors[None])[0])
     length = _FRUSTUM * min(survey.rig.distance, reach)
     origin = middle if np.abs(middle).max() > 20 * reach else np.zeros(3)
     for axis, color in zip(np.eye(3), _AXES, strict=True):
-        _line(draw, place(np.stack([origin, origin + 2 * length * axis])), color, 2)
+        draw_line(draw, place(np.stack([origin, origin + 2 * length * axis])), color, 2)
     chosen = spread_evenly(len(survey.poses), _MOST_FRUSTA)
     # Held-out cameras last: there are fewer of them.
     for index in chosen:
@@ -111,7 +111,7 @@ def _panel(survey: Survey, view: Float[np.ndarray, "2 3"]) -> Image.Image:
         color = _TRAIN if index < survey.train else _TEST
         flat = place(corners)
         for a, b in ((0, 1), (0, 2), (0, 3), (0, 4), (1, 2), (2, 3), (3, 4), (4, 1)):
-            _line(draw, flat[[a, b]], color, 1)
+            draw_line(draw, flat[[a, b]], color, 1)
     return panel
 
 
@@ -138,7 +138,8 @@ def _frustum(survey: Survey, index: int, length: float) -> Float[np.ndarray, "5 
     return np.concatenate([pose[None, :3, 3], pose[:3, 3] + corners @ pose[:3, :3].T])
 
 
-def _dots(panel: Image.Image, places: np.ndarray, colors: np.ndarray) -> None:
+def draw_dots(panel: Image.Image, places: np.ndarray, colors: np.ndarray) -> None:
+    """Draws dots of 2 x 2 pixels, later ones over earlier ones; those outside are left out."""
     pixels = np.array(panel)
     cells = np.floor(places).astype(np.int64)
     inside = ((cells >= 0) & (cells < (panel.width - 1, panel.height - 1))).all(axis=1)
@@ -147,8 +148,8 @@ def _dots(panel: Image.Image, places: np.ndarray, colors: np.ndarray) -> None:
     panel.paste(Image.fromarray(pixels))
 
 
-def _line(draw: ImageDraw.ImageDraw, ends: np.ndarray, color, width: int) -> None:
-    # What is far outside overflows in Pillow.
+def draw_line(draw: ImageDraw.ImageDraw, ends: np.ndarray, color, width: int) -> None:
+    """Draws a line, unless an end of it is very far outside: that overflows in Pillow."""
     if np.abs(ends).max() < 1e5:
         draw.line([tuple(end) for end in ends.tolist()], fill=color, width=width)
 
@@ -205,5 +206,5 @@ def _seen_points(survey: Survey) -> Image.Image:
     places = (flat - 0.5 * (low + high)) * (0.9 * PANEL / reach)
     places = np.stack([0.5 * PANEL + places[:, 0], 0.5 * PANEL - places[:, 1]], axis=1)
     shares = (count[order] / survey.train).astype(np.float32)
-    _dots(panel, places, to_bytes(heat(shares[None]))[0])
+    draw_dots(panel, places, to_bytes(heat(shares[None]))[0])
     return panel
