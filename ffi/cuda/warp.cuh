@@ -5,10 +5,6 @@
 
 namespace jaxrec {
 
-__device__ __forceinline__ float WarpMin(float x) {
-  for (int d = 16; d > 0; d /= 2) x = fminf(x, __shfl_xor_sync(~0u, x, d));
-  return x;
-}
 __device__ __forceinline__ float WarpMax(float x) {
   for (int d = 16; d > 0; d /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, d));
   return x;

@@ -176,9 +176,7 @@ def edges_of(sweep: Sweep) -> Edges:
     rays = sweep.lidar.rays()
     origins, directions = (np.asarray(x, np.float64) for x in (rays.origins, rays.directions))
     origins = np.broadcast_to(origins, directions.shape)
-    known = np.isfinite(directions).all(axis=-1)
-    if sweep.mask is not None:
-        known &= sweep.mask
+    known = sweep.fired()
     with np.errstate(divide="ignore"):
         inverse = np.where(sweep.returned, 1 / np.maximum(sweep.ranges, 1e-3), 0.0)
     found = [

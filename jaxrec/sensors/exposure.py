@@ -38,3 +38,9 @@ class Exposure:
         check_array(f"{where}: image", self.image, np.float32, (*size, 3), whose)
         if self.mask is not None:
             check_array(f"{where}: mask", self.mask, np.bool_, size, whose)
+
+    def usable(self) -> Bool[np.ndarray, "height width"]:
+        """Which pixels may be used and have a ray: lenses may leave corners dark."""
+        directions = np.asarray(self.camera.rays().directions)
+        exists = np.asarray(np.isfinite(directions).all(axis=-1))
+        return exists if self.mask is None else exists & self.mask

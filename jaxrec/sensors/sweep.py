@@ -49,6 +49,12 @@ class Sweep:
             if array is not None:
                 self._check(field, array, dtype)
 
+    def fired(self) -> Bool[np.ndarray, "rows columns"]:
+        """Which rays may be used and have a direction; others are holes of the grid."""
+        directions = np.asarray(self.lidar.rays().directions)
+        exists = np.asarray(np.isfinite(directions).all(axis=-1))
+        return exists if self.mask is None else exists & self.mask
+
     def points(self) -> tuple[Float32[np.ndarray, "n 3"], Float32[np.ndarray, " n"]]:
         """Where first returns came from, with the motion of the sweep taken out.
 
@@ -59,9 +65,7 @@ class Sweep:
         rays = self.lidar.rays()
         assert rays.times is not None
         origins, directions, times = map(np.asarray, (rays.origins, rays.directions, rays.times))
-        used = self.returned & np.isfinite(directions).all(axis=-1)
-        if self.mask is not None:
-            used &= self.mask
+        used = self.returned & self.fired()
         points = origins[used] + self.ranges[used][:, None] * directions[used]
         return points.astype(np.float32), times[used].astype(np.float32)
 

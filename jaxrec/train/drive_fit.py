@@ -163,18 +163,12 @@ def _optimizer(rates: DriveRates, steps: int) -> optax.GradientTransformation:
 
 
 def _photo(exposure: Exposure) -> _Photo:
-    directions = np.asarray(exposure.camera.rays().directions)
-    mask = np.isfinite(directions).all(axis=-1)
-    if exposure.mask is not None:
-        mask &= exposure.mask
-    time = jnp.float32(exposure.time)
-    return _Photo(exposure.camera, time, jnp.asarray(exposure.image), jnp.asarray(mask))
+    time, pixels = jnp.float32(exposure.time), (exposure.image, exposure.usable())
+    return _Photo(exposure.camera, time, *map(jnp.asarray, pixels))
 
 
 def _scan(sweep: Sweep) -> _Scan:
-    fired = np.isfinite(np.asarray(sweep.lidar.rays().directions)).all(axis=-1)
-    if sweep.mask is not None:
-        fired &= sweep.mask
+    fired = sweep.fired()
     shown = np.zeros_like(sweep.ranges) if sweep.intensities is None else sweep.intensities
     arrays = (sweep.ranges, shown, sweep.returned & fired, fired)
     return _Scan(sweep.lidar, jnp.float32(sweep.time), *map(jnp.asarray, arrays))

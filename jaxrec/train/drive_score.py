@@ -80,12 +80,8 @@ def score_exposures(scene: MovingScene, exposures: Sequence[Exposure]) -> list[E
     scores = []
     for exposure in exposures:
         seen = _photograph(scene, exposure.camera, jnp.float32(exposure.time))
-        directions = np.asarray(exposure.camera.rays().directions)
-        mask = np.isfinite(directions).all(axis=-1)
-        if exposure.mask is not None:
-            mask &= exposure.mask
-        color = jnp.clip(seen, 0, 1)
-        value = float(psnr(color, jnp.asarray(exposure.image), jnp.asarray(mask)))
+        measured = map(jnp.asarray, (exposure.image, exposure.usable()))
+        value = float(psnr(jnp.clip(seen, 0, 1), *measured))
         scores.append(ExposureScore(exposure.name, exposure.sensor, value))
     return scores
 
@@ -122,9 +118,7 @@ def score_sweeps(
 
 def _swept(scene: MovingScene, sweep: Sweep) -> tuple[Any, ...]:
     swept, first = _sweep(scene, sweep.lidar, jnp.float32(sweep.time))
-    fired = np.isfinite(np.asarray(sweep.lidar.rays().directions)).all(axis=-1)
-    if sweep.mask is not None:
-        fired &= sweep.mask
+    fired = sweep.fired()
     shown = np.zeros_like(sweep.ranges) if sweep.intensities is None else sweep.intensities
     found = map(np.asarray, (first, swept.intensities, swept.drops))
     return (*found, sweep.ranges, shown, sweep.returned & fired, fired)

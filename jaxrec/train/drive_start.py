@@ -132,10 +132,7 @@ def _met(exposures, sweeps, tracks, actors, settings, count, random) -> Found:
 
 
 def _intensities(sweep: Sweep) -> np.ndarray:
-    directions = np.asarray(sweep.lidar.rays().directions)
-    used = sweep.returned & np.isfinite(directions).all(axis=-1)
-    if sweep.mask is not None:
-        used &= sweep.mask
+    used = sweep.returned & sweep.fired()
     shown = np.full(sweep.ranges.shape, _GREY, np.float32)
     return (shown if sweep.intensities is None else sweep.intensities)[used]
 
