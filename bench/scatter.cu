@@ -136,16 +136,17 @@ __global__ void __launch_bounds__(kQueue) BySphere(BlendCall call, Prepared p, S
   auto& rays = *reinterpret_cast<TileRays<kChannels>*>(memory);
   __shared__ TileBounds bounds;
   __shared__ PullQueue queue;
-  const int pair = blockIdx.z, at = threadIdx.x;
+  const int pair = blockIdx.y, at = threadIdx.x;
+  const Place place = Place::At(p.coarse, blockIdx.x);
   const PairData data = p.Of(call, pair);
-  const LaneRay t = RayOf<SmallTile>(call, pair, threadIdx.x / 32);
-  LoadBounds<SmallTile, 1>(data, Place::Of(p.coarse).index, &bounds);
+  const LaneRay t = RayOf<SmallTile>(call, pair, place, threadIdx.x / 32);
+  LoadBounds<SmallTile, 1>(data, place.index, &bounds);
   __syncthreads();
   const ViewState& view = bounds.view;
   const Softmax policy = MakePolicy<Softmax>(call, view);
   Upstream<kChannels> up;
   Pixel pixel;
-  PixelOf<SmallTile>(call, threadIdx.x / 32, &pixel);
+  PixelOf<SmallTile>(call, place.x, place.y, threadIdx.x / 32, &pixel);
   if (t.valid) LoadUpstream(call, pair, pixel, false, &up);
   rays.nx[at] = t.ray.nx, rays.ny[at] = t.ray.ny, rays.nz[at] = t.ray.nz;
   rays.m[at] = up.first, rays.inverse_total[at] = 1.0f / up.second, rays.level[at] = up.level;
@@ -160,7 +161,7 @@ __global__ void __launch_bounds__(kQueue) BySphere(BlendCall call, Prepared p, S
   const Butterfly out = Butterfly::Of(call, sums, 0);
   const CentralPullPath<Softmax> path = {{{&queue}, call, view, policy}, {}, nullptr};
   const float* features = call.features.data;
-  WalkTile<kQueue>(call, p, pair, data, &bounds, path, [&](int waiting, bool) {
+  WalkTile<kQueue>(call, p, pair, data, place, &bounds, path, [&](int waiting, bool) {
     if (path.Rank(0) > limit) return false;
     if (at >= waiting) return true;
     const auto sphere = path.Load(at);
