@@ -98,6 +98,10 @@ DRAWS = {
     "growth.growth": between(0, 1),
     "growth.noise": sometimes(between(0, 2)),
     "growth.radius": around(0.02),
+    "pruning.share": sometimes(between(0, 1 - 1e-6)),
+    "pruning.every": integer(1, 40),
+    "pruning.start": between(0, 0.5),
+    "pruning.stop": between(0, 1),
     "depth.weight": sometimes(around(0.1)),
     "depth.width": around(0.05),
     "exposure.rate": around(2e-3),
@@ -214,7 +218,7 @@ def photographs(random, size):
 
 def some_points(random):
     """Coloured points about the origin, and one far from it."""
-    positions = random.normal(0, 0.5, (random.integers(1, 2 * SPHERES), 3)).astype(np.float32)
+    positions = random.normal(0, 0.5, (random.integers(2, 2 * SPHERES), 3)).astype(np.float32)
     positions[0] *= 1e4
     return PointCloud(positions, random.uniform(0, 1, positions.shape).astype(np.float32))
 

@@ -52,6 +52,7 @@ from .growth import (
     Densification as Densification,
     Growth as Growth,
     NoGrowth as NoGrowth,
+    Pruning as Pruning,
     Relocation as Relocation,
 )
 from .initialize import (
@@ -77,3 +78,8 @@ from .settings import (
 )
 from .state import FitState as FitState
 from .step import make_step as make_step
+from .visibility import (
+    prune_due as prune_due,
+    prune_hidden as prune_hidden,
+    visibility as visibility,
+)

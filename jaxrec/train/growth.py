@@ -107,6 +107,32 @@ class NoGrowth:
     """The spheres of the start stay."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Pruning:
+    """Removal of spheres that hide behind others in every training view.
+
+    Nothing tells what they look like, until another view sees them. Rows that come free are used
+    by the growth rule.
+    """
+
+    share: float = 0.1
+    """Spheres of which less than this reaches any training view go (see `visibility`); 0 keeps
+    all."""
+    every: int = 500
+    """Steps between rounds; but at least five for each training view, for a round renders all."""
+    start: float = 0.1
+    """Share of the horizon at which they begin."""
+    stop: float = 0.95
+    """Share of the horizon at which they end."""
+
+    def __post_init__(self):
+        """Checks ranges; raises `ValueError` naming the setting."""
+        want(0 <= self.share < 1, "pruning.share", self.share, "0 to 1")
+        want(self.every >= 1, "pruning.every", self.every, ">= 1")
+        want(0 <= self.start <= 1, "pruning.start", self.start, "0 to 1")
+        want(0 <= self.stop <= 1, "pruning.stop", self.stop, "0 to 1")
+
+
 Growth = Relocation | MCMC | Densification | NoGrowth
 
 _RULES: Mapping[str, type] = {

@@ -18,6 +18,7 @@ from .normalizer import SceneNormalizer
 from .settings import FitSettings
 from .state import FitState
 from .step import make_step
+from .visibility import prune_due, prune_hidden
 
 OnStep = Callable[[int, FitState], None]
 OnProgress = Callable[[int, Mapping[str, float]], None]
@@ -117,6 +118,8 @@ def fit(
     while done < settings.steps and not (should_stop is not None and should_stop()):
         state, metrics = step(state, *feed.at(done))
         done += 1
+        if prune_due(settings, done, len(frames)):
+            state = prune_hidden(state, feed.cameras, normalizer, settings)
         if growth_due(settings, done):
             state = grow(state, settings)
         if bound_due(settings, done):

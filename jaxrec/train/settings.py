@@ -9,7 +9,7 @@ from ._check import want as _want
 from .backdrop import Backdrop
 from .depth import DepthLoss
 from .exposure import Exposure
-from .growth import Growth, Relocation, growth_to_dict, growth_type
+from .growth import Growth, Pruning, Relocation, growth_to_dict, growth_type
 from .refinement import CameraRefinement
 
 Preset = Literal["cpu", "gpu"]
@@ -123,6 +123,7 @@ class FitSettings:
     losses: LossWeights = LossWeights()
     growth: Growth = Relocation()
     """How spheres come, go and move."""
+    pruning: Pruning = Pruning()
     depth: DepthLoss = DepthLoss()
     exposure: Exposure = Exposure()
     cameras: CameraRefinement = CameraRefinement()
@@ -194,8 +195,8 @@ class FitSettings:
             gpu: dict[str, Any] = {
                 "steps": 7000,
                 "spheres": 200_000,
-                "degree": 3,
-                "rates": LearningRates(centers=5e-4, features_rest=1.5e-4),
+                "degree": 2,
+                "rates": LearningRates(centers=5e-4, features_rest=2e-4),
                 "growth": Relocation(draw="gradient"),
             }
             return cls(**(gpu | changes))
@@ -218,6 +219,7 @@ class FitSettings:
             "rates": LearningRates,
             "losses": LossWeights,
             "backdrop": Backdrop,
+            "pruning": Pruning,
             "depth": DepthLoss,
             "exposure": Exposure,
             "cameras": CameraRefinement,
