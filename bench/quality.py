@@ -9,6 +9,7 @@ over the seeds and, in brackets, the difference between the largest and the smal
 psnr, ssim, flip: means over the held-out views; predictions are clipped to [0, 1], not quantised.
 psnr_corrected: after the affine change of colours that suits a view best. worst: the least psnr.
 seconds: from the first step to the last, without those spent compiling, which are `compiling`.
+With `--parallel 4` fits share the device, so that their seconds and memory tell nothing.
 preparing: reading images and making the first spheres. memory_mb: the most in use up to the last
 step, of the device where it tells, else of the process.
 
@@ -27,7 +28,7 @@ import pathlib
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -116,6 +117,8 @@ class Job:
     preset: Any
     scale: int
     changes: Mapping[str, Any]
+    variant: str = "preset"
+    """What the changes are called."""
 
     def downscale(self) -> int:
         return self.scale * (SETS[self.name].cpu_downscale if self.preset == "cpu" else 1)
@@ -168,6 +171,7 @@ def measure(job: Job) -> dict[str, Any]:
     return {
         "case": "quality",
         "set": job.name,
+        "variant": job.variant,
         "seed": job.seed,
         **{name: float(np.mean([view[name] for view in views])) for name in MEASURES},
         "worst": worst["psnr"],
@@ -266,6 +270,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--scale", type=int, default=1, help="images this many times smaller still")
     shared = pathlib.Path(__file__).resolve().parents[1] / "../shared/data"
     parser.add_argument("--data", type=pathlib.Path, default=shared, help="folder of the captures")
+    parser.add_argument("--parallel", type=int, default=1, help="fits at the same time")
     options = parser.parse_args(arguments)
     names = chosen(options.sets, list(SETS), "--sets")
     if missing := [name for name in names if not (options.data / SETS[name].folder).is_dir()]:
@@ -273,8 +278,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"argument --data: found no {folders} in {options.data}; name their folder")
     if not all(seed.isdecimal() for seed in options.seeds.split(",")):
         parser.error(f"argument --seeds: got {options.seeds!r}; give whole numbers such as 0,1,2")
-    if options.scale < 1:
-        parser.error(f"argument --scale: got {options.scale}; give a whole number of at least 1")
+    for name in ("scale", "parallel"):
+        if (value := getattr(options, name)) < 1:
+            parser.error(f"argument --{name}: got {value}; give a whole number of at least 1")
     changes = {"steps": options.steps, "spheres": options.spheres}
     changes = {name: value for name, value in changes.items() if value is not None}
     jobs = [
@@ -286,19 +292,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
         jobs[0].settings()
     except ValueError as error:
         parser.error(str(error))
-    options.out.mkdir(parents=True, exist_ok=True)
     rows, failures = [], 0
-    with (options.out / "quality.jsonl").open("w") as file:
-        for result in map(_result, jobs):
-            line = json.dumps(_rounded(result))
-            print(line, file=file, flush=True)
-            print(line, flush=True)
-            failures += "failure" in result
-            rows += [] if "failure" in result else [result]
-            (options.out / "quality.md").write_text(table(rows))
+    for result in measured(jobs, options.out / "quality.jsonl", options.parallel):
+        failures += "failure" in result
+        rows += [] if "failure" in result else [result]
+        (options.out / "quality.md").write_text(table(rows))
     print(table(rows), end="")
     if failures:
         sys.exit(f"quality: {failures} of {len(jobs)} fits failed")
+
+
+def measured(jobs: Sequence[Job], path: pathlib.Path, parallel: int) -> Iterator[dict[str, Any]]:
+    """Measures one job after the other, or some at a time; prints each and writes it to a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file, concurrent.futures.ThreadPoolExecutor(parallel) as threads:
+        for result in threads.map(_result, jobs):
+            line = json.dumps(_rounded(result))
+            print(line, file=file, flush=True)
+            print(line, flush=True)
+            yield result
 
 
 def _result(job: Job) -> dict[str, Any]:
@@ -309,7 +321,8 @@ def _result(job: Job) -> dict[str, Any]:
             return pool.submit(measure, job).result()
         except Exception as error:  # whatever it is, the other rows are still wanted
             failure = f"{type(error).__name__}: {error}"
-            return {"case": "quality", "set": job.name, "seed": job.seed, "failure": failure}
+            known = {"set": job.name, "variant": job.variant, "seed": job.seed}
+            return {"case": "quality", **known, "failure": failure}
 
 
 if __name__ == "__main__":

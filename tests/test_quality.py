@@ -71,6 +71,40 @@ def test_a_failure_stays_in_its_row(quality, captures, tmp_path, capsys):
     assert row["set"] == "fern" and row["failure"].startswith("CaptureError: ")
 
 
+def test_fits_side_by_side_stay_in_order(quality, captures, tmp_path, capsys):
+    (captures / "llff_fern").mkdir()
+    several = ["--sets", "fern", "--seeds", "2,0,1", "--steps", "1", "--parallel", "3"]
+    with pytest.raises(SystemExit, match="3 of 3 fits failed"):
+        quality.main(["--out", str(tmp_path), "--data", str(captures), *several])
+    lines = (tmp_path / "quality.jsonl").read_text().splitlines()
+    assert [json.loads(line)["seed"] for line in lines] == [2, 0, 1]
+    assert capsys.readouterr().out.splitlines()[:3] == lines
+
+
+def test_variants_differ_from_the_preset_in_settings(quality, tmp_path):
+    ablation = importlib.import_module("ablation")
+    settings = {
+        variant: quality.Job("lego", 0, tmp_path, "gpu", 1, changes, variant).settings()
+        for variant, changes in ablation.VARIANTS.items()
+    }
+    assert next(iter(settings)) == "preset"
+    for variant in settings.keys() - {"preset"}:
+        assert settings[variant] != settings["preset"], variant
+
+
+def test_the_table_of_variants_shows_differences(quality):
+    ablation = importlib.import_module("ablation")
+    rows = [
+        {"variant": "preset", "set": "lego", "psnr": 30.0, "worst": 28.0},
+        {"variant": "mlp", "set": "lego", "psnr": 30.5, "worst": 26.0},
+        {"variant": "mlp", "set": "fern", "psnr": 20.0, "worst": 19.0},
+    ]
+    assert ablation.table(rows).splitlines()[2:] == [
+        "| preset | 30.00 | 28.00 |  |  |",
+        "| mlp | 30.50 (+0.50) | 26.00 (-2.00) | 20.00 | 19.00 |",
+    ]
+
+
 def test_all_sets_can_be_read(quality, shared):
     for name, known in quality.SETS.items():
         assert (shared / "data" / known.folder).is_dir(), name
