@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 from jaxrec.cli.main import main
 from jaxrec.cli.run_folder import RunFolder
 from jaxrec.data.mesh_scene import mesh_scene, write_blender
-from jaxrec.io import Checkpoints
+from jaxrec.io import Checkpoints, read_ply
 from jaxrec.train import FitState, read_record
 
 OPTIONS = (
@@ -98,6 +99,22 @@ def wait_for_metrics(run, lines, process):
 
 
 @pytest.mark.slow
+def test_export_writes_the_spheres_and_says_what_is_lost(finished, tmp_path, capsys):
+    out = tmp_path / "scene.ply"
+    assert main(["export", str(finished), "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    # These are the run's own harmonics, so nothing is lost.
+    assert re.search(r"harmonics of degree 1: -?0\.00 dB lost over 2 views", printed)
+    found = read_ply(out)
+    count = len(found.spheres.radii)
+    assert f"{count} spheres: {out}" in printed and 0 < count <= 200 and found.degree == 1
+    assert main(["export", str(finished), "--layout", "gaussians", "--degree", "0"]) == 0
+    printed = capsys.readouterr().out
+    assert "converted to plain colours: " in printed and (finished / "gaussians.ply").is_file()
+    assert main(["export", str(finished), "--out", str(tmp_path / "scene.obj")]) == 2
+    assert "scene.obj, want a name that ends with .ply" in capsys.readouterr().err
+
+
 def test_fit_leaves_a_whole_run_folder(finished):
     names = {path.name for path in finished.iterdir()}
     assert names == {

@@ -65,6 +65,7 @@ def commands(arguments: Sequence[str]) -> dict[str, Callable[..., Callable[[], i
     from .check import check_command
     from .demo import make_demo_command
     from .eval import eval_command
+    from .export import export_command
     from .fit import make_fit_command
     from .info import info_command
     from .render import render_command
@@ -75,6 +76,7 @@ def commands(arguments: Sequence[str]) -> dict[str, Callable[..., Callable[[], i
         "fit": make_fit_command(arguments),
         "eval": eval_command,
         "render": render_command,
+        "export": export_command,
         "info": info_command,
     }
 

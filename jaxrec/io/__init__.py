@@ -5,3 +5,4 @@ from .checkpoint import (
     Checkpoints as Checkpoints,
     Restored as Restored,
 )
+from .ply import StoredSpheres as StoredSpheres, read_ply as read_ply, write_ply as write_ply
