@@ -112,7 +112,8 @@ class Pruning:
     """Removal of spheres that hide behind others in every training view.
 
     Nothing tells what they look like, until another view sees them. Rows that come free are used
-    by the growth rule.
+    by the growth rule. In a soft blend all spheres along a ray share it and none hides behind
+    others, so `kind="softmax"` goes without.
     """
 
     share: float = 0.1

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +14,6 @@ from ..rendering import render
 from ..scene import Spheres
 from ..sensors import PinholeCamera
 from .edits import plan_prune
-from .model import softness
 from .normalizer import SceneNormalizer
 from .settings import FitSettings
 from .state import FitState
@@ -32,23 +30,19 @@ def visibility(
     *,
     near: ArrayLike,
     far: ArrayLike,
-    gamma: ArrayLike = 0.1,
-    kind: Literal["alpha", "softmax"] = "alpha",
 ) -> Float[Array, " spheres"]:
     r"""Computes the largest share of each sphere that gets through to one of several views.
 
-    The share is what the sphere weighs in the view, over what it would weigh alone, which for
-    `kind="alpha"` is $o\,\pi r^2 f^2 / (3 z^2)$ pixels. So it is the mean transmittance in front
-    of the sphere, and does not depend on its size or opacity; where it is smaller than a pixel it
-    may exceed 1.
+    The share is what the sphere weighs in the view, blended by `kind="alpha"`, over what it would
+    weigh alone, which is $o\,\pi r^2 f^2 / (3 z^2)$ pixels. So it is the mean transmittance in
+    front of the sphere, and does not depend on its size or opacity; where it is smaller than a
+    pixel it may exceed 1.
 
     Args:
         spheres: A scene; features do not matter.
         cameras: A stack of cameras.
         near: Least distance of a drawn sphere's front.
         far: Largest distance.
-        gamma: Softness of `kind="softmax"`.
-        kind: Blending rule, as in `jaxrec.blend`.
 
     Returns:
         0 for a sphere that no view sees. Without gradient.
@@ -57,7 +51,7 @@ def visibility(
 
     def weigh(feature, camera):
         bare = dataclasses.replace(spheres, features=feature[:, None])
-        seen = render(bare, camera, near=near, far=far, gamma=gamma, kind=kind)
+        seen = render(bare, camera, near=near, far=far)
         return seen.features.sum()
 
     def look(most, camera):
@@ -77,11 +71,13 @@ def prune_due(settings: FitSettings, done: int, views: int) -> bool:
     """Says whether `prune_hidden` comes after step number `done`, counted from 1.
 
     Args:
-        settings: `pruning` and `horizon` are used.
+        settings: `pruning`, `kind` and `horizon` are used.
         done: Number of the step.
         views: How many training views there are.
     """
     rule = settings.pruning
+    if settings.kind != "alpha":
+        return False
     first, last = (int(share * settings.horizon) for share in (rule.start, rule.stop))
     every = max(rule.every, _STEPS_PER_VIEW * views)
     return rule.share > 0 and done % every == 0 and first <= done <= last
@@ -99,7 +95,7 @@ def prune_hidden(
         state: After a step; donated and dead afterwards.
         cameras: Stacks of the training views, in scene coordinates.
         normalizer: Gives the range of drawn distances.
-        settings: `pruning.share`, `kind` and `gamma` are used.
+        settings: `pruning.share` is used.
     """
     limits = tuple(jnp.float32(v) for v in (normalizer.near, normalizer.far))
     shared = dataclasses.replace(settings, steps=1, seed=0, progress_every=1, save_every=1)
@@ -115,11 +111,7 @@ def _prune(
 ) -> FitState:
     near, far = limits
     spheres = state.model(settings).spheres()
-    gamma = softness(settings, state.step)
-    shares = [
-        visibility(spheres, stack, near=near, far=far, gamma=gamma, kind=settings.kind)
-        for stack in cameras
-    ]
+    shares = [visibility(spheres, stack, near=near, far=far) for stack in cameras]
     most = functools.reduce(jnp.maximum, shares)
     edit = plan_prune(most < settings.pruning.share, state.alive)
     return dataclasses.replace(state, alive=edit.alive)
