@@ -11,10 +11,12 @@ from PIL import Image
 from capture_files import pose, write_capture
 from jaxrec.cli.diagnosis import diagnose, exit_code
 from jaxrec.cli.main import main
+from jaxrec.cli.pixels import in_image
 from jaxrec.cli.scene_picture import PANEL, draw_coverage, draw_points, draw_scene
-from jaxrec.cli.survey import in_image, survey
+from jaxrec.cli.survey import survey
 from jaxrec.data import Capture, PointCloud
 from jaxrec.sensors import Frame, PinholeCamera
+from textured_room import FOCAL, HEIGHT, WIDTH, paint, photograph_depth, poses
 
 FLIP = np.diag([1.0, -1.0, -1.0, 1.0])
 SIZE = 32
@@ -183,6 +185,32 @@ def test_suspicious_scale(scale, words):
     assert_found(ours, "warning", "scale", words)
 
 
+@pytest.mark.parametrize("scale", [1.0, 0.9])
+def test_depths_that_do_not_suit_the_images(scale):
+    textures = [paint(seed) for seed in range(3)]
+    train = []
+    for index, matrix in enumerate(poses(12, spread=0.25)):
+        image, depth = photograph_depth(matrix, textures)
+        own = PinholeCamera(
+            matrix.astype(np.float32), (FOCAL, FOCAL), (WIDTH / 2, HEIGHT / 2),
+            width=WIDTH, height=HEIGHT,
+        )  # fmt: skip
+        shown = image.astype(np.float32) / 255
+        depth = (scale * depth).astype(np.float32)
+        train.append(Frame(own, shown, depth=depth, name=f"{index:02d}.png"))
+    given = capture(train, points=False)
+    assert survey(given).depth_factor == pytest.approx(1 / scale, rel=0.04)
+    if scale != 1:
+        assert_found(given, "warning", "depths", "multiplied by 1.1", "intrinsics")
+    else:
+        assert "depths" not in {each.topic for each in findings(given)}
+
+
+def test_depths_of_few_images_say_nothing():
+    views = [changed(frame(i), depth=np.ones((SIZE, SIZE), np.float32)) for i in range(3)]
+    assert survey(capture(views)).depth_factor is None
+
+
 def test_a_far_origin_is_told():
     ours = capture(origin=(512345.0, 4187654.0, 0.0))
     assert_found(ours, "note", "scale", "UTM", "512345, 4187654, 0")
@@ -288,7 +316,8 @@ def test_the_command_leaves_other_folders_alone(tmp_path, capsys):
         ("ingp_fox", 0),
         ("nerf_synthetic_lego_400", 0),
         ("llff_fern", 0),
-        ("sevenscenes_rgbd", 0),
+        # Its intrinsics are the depth camera's.
+        ("sevenscenes_rgbd", 1),
         # Nine images to fit.
         ("sceaux_castle_colmap", 1),
     ],

@@ -33,6 +33,11 @@ def paint(seed, size=512):
 
 def photograph(pose, textures):
     """What a pinhole camera sees of the planes x = 0, y = 0 and z = 0."""
+    return photograph_depth(pose, textures)[0]
+
+
+def photograph_depth(pose, textures):
+    """The same, and depths along the optical axis."""
     columns, rows = np.meshgrid(np.arange(2 * WIDTH) + 0.5, np.arange(2 * HEIGHT) + 0.5)
     rays = np.stack([columns / 2 - WIDTH / 2, rows / 2 - HEIGHT / 2, 0 * rows + FOCAL], axis=-1)
     rays = rays @ pose[:3, :3].T
@@ -46,9 +51,10 @@ def photograph(pose, textures):
         closer = distance < nearest
         image[closer] = texture[u, v][closer]
         nearest[closer] = distance[closer]
-    # Each pixel is the mean of four rays.
+    # Each pixel is the mean of four rays, all of length FOCAL along the axis.
     image = image.reshape(HEIGHT, 2, WIDTH, 2, 3).mean(axis=(1, 3))
-    return np.round(255 * image).astype(np.uint8)
+    depth = FOCAL * nearest.reshape(HEIGHT, 2, WIDTH, 2).mean(axis=(1, 3))
+    return np.round(255 * image).astype(np.uint8), depth
 
 
 def write_photos(folder, count=8, **options):

@@ -26,6 +26,7 @@ _SAME_PLACE, _SAME_ANGLE = 1e-3, 0.1
 _FAR_AWAY = 20
 _LARGE, _SMALL = 1000, 1e-3
 _LITTLE_PARALLAX = 5
+_DEPTH_FACTOR = 1.05
 # Stops between an image and its neighbours, or the median.
 _EXPOSURE = 0.7
 _BLURRED = 0.2
@@ -178,6 +179,17 @@ def _scale(survey: Survey) -> Iterator[Finding]:
         yield Finding("warning", "scale", text, "lengths are metres: scale the poses if need be")
 
 
+def _depths(survey: Survey) -> Iterator[Finding]:
+    factor = survey.depth_factor
+    if factor is not None and abs(math.log(factor)) > math.log(_DEPTH_FACTOR):
+        text = f"images agree best when their depths are multiplied by {factor:.2f}"
+        advice = (
+            "check the unit of depths and poses, and that intrinsics are the colour camera's; "
+            "until then fit without --depth.weight and --initialization auto"
+        )
+        yield Finding("warning", "depths", text, advice)
+
+
 def _directions(survey: Survey) -> Iterator[Finding]:
     share = survey.seen.mean(axis=1)
     known = survey.colors is not None
@@ -270,7 +282,7 @@ def _masks(survey: Survey) -> Iterator[Finding]:
 
 
 _CHECKS: tuple[Callable[[Survey], Iterator[Finding]], ...] = (
-    *(_images, _intrinsics, _lens, _poses, _scale, _directions),
+    *(_images, _intrinsics, _lens, _poses, _scale, _depths, _directions),
     *(_points, _exposure, _sharpness, _masks),
 )
 

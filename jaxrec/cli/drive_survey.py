@@ -14,7 +14,7 @@ from ..scene import Actors
 from ..sensors import Exposure, RayBundle, RollingShutterCamera, SpinningLidar, Sweep
 from ..trajectory import Path, ScrewTrajectory, Still, Trajectory
 from .alignment import Alignment, Edges, align, edges_of, pixels_of, pose_of, poses_at
-from .survey import spread_evenly
+from .pixels import spread_evenly
 
 RANGES = (0.0, 5.0, 10.0, 20.0, 40.0, 80.0, np.inf)
 """Bounds of the bins of the histogram of ranges, in metres."""

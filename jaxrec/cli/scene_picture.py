@@ -8,7 +8,8 @@ from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw
 
 from .contact_sheet import GAP, LABEL_HEIGHT, heat, to_bytes
-from .survey import Survey, in_image, spread_evenly
+from .pixels import in_image, spread_evenly
+from .survey import Survey
 
 PANEL = 480
 _TRAIN, _TEST, _AXES = (40, 90, 200), (225, 120, 20), ((210, 40, 40), (30, 150, 50), (40, 60, 220))

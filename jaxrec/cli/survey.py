@@ -2,19 +2,19 @@
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Float32
+from jaxtyping import Bool, Float, Float32
 
 from ..data import Capture
 from ..sensors import Frame, PinholeCamera
 from ..train.rig import Rig
+from .depth_survey import depth_factor
+from .pixels import LUMINANCE, in_image, ray_directions, spread_evenly
 
 # Points and pixels beyond these numbers change no verdict.
 _MOST_POINTS = 5000
 _MOST_PIXELS = 200
-_LUMINANCE = np.asarray([0.2126, 0.7152, 0.0722], np.float32)
 # Half the edge of the cube about the middle of the scene that stands for missing points, in
 # distances from a camera to it.
 _CUBE = 0.3
@@ -57,6 +57,7 @@ class Survey:
         colors: Of the points; none for the cube.
         seen: Which camera has which point in its image.
         photos: What the pixels say.
+        depth_factor: See `jaxrec.cli.depth_survey.depth_factor`; None where nothing is known.
     """
 
     capture: Capture
@@ -72,6 +73,7 @@ class Survey:
     colors: Float32[np.ndarray, "points 3"] | None
     seen: Bool[np.ndarray, "cameras points"]
     photos: list[Photo]
+    depth_factor: float | None
 
     @property
     def positions(self) -> Float[np.ndarray, "cameras 3"]:
@@ -107,32 +109,8 @@ def survey(capture: Capture) -> Survey:
         colors=colors,
         seen=np.stack([in_image(camera, points)[1] for camera in cameras]),
         photos=[_photo(frame) for frame in frames],
+        depth_factor=depth_factor(sorted(frames, key=lambda frame: frame.name)),
     )
-
-
-def in_image(
-    camera: PinholeCamera, points: Float32[np.ndarray, "points 3"]
-) -> tuple[Float[np.ndarray, "points 2"], Bool[np.ndarray, " points"]]:
-    """Pixels of points, and which of them lie before the camera and inside its image."""
-    pixels, depth = (np.asarray(part) for part in _project(camera, jnp.asarray(points)))
-    size = np.asarray([camera.width, camera.height])
-    with np.errstate(invalid="ignore"):
-        return pixels, (depth > 0) & ((pixels >= 0) & (pixels < size)).all(axis=1)
-
-
-def spread_evenly(count: int, most: int) -> list[int]:
-    """At most so many of `count` places, evenly spaced, the first and last among them."""
-    return sorted({int(place) for place in np.linspace(0, count - 1, min(count, most)).round()})
-
-
-@jax.jit
-def _project(camera: PinholeCamera, points: Float[Array, "points 3"]):
-    return camera.project(points)
-
-
-@jax.jit
-def _directions(camera: PinholeCamera, pixels: Float[Array, "pixels 2"]):
-    return camera.rays(pixels).directions
 
 
 def _points(
@@ -164,7 +142,7 @@ def _blind(camera: PinholeCamera) -> float:
         ),
         axis=-1,
     ).reshape(-1, 2)
-    directions = np.asarray(_directions(camera, jnp.asarray(grid, jnp.float32)))
+    directions = np.asarray(ray_directions(camera, jnp.asarray(grid, jnp.float32)))
     return float(np.mean(~np.isfinite(directions).all(axis=1)))
 
 
@@ -181,10 +159,10 @@ def _photo(frame: Frame) -> Photo:
     dark = bool((corners < 3 / 255).all()) and frame.alpha is None
     if not usable.any():
         return Photo(0.0, 0.0, 0.0, 0.0, dark)
-    gray = frame.image @ _LUMINANCE
+    gray = frame.image @ LUMINANCE
     used = image[usable]
     return Photo(
-        brightness=float((used @ _LUMINANCE).mean()),
+        brightness=float((used @ LUMINANCE).mean()),
         sharpness=_sharpness(gray),
         used=float(usable.mean()),
         white=float((used >= 1).any(axis=1).mean()),
