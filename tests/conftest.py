@@ -10,7 +10,21 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 2)
 
+# Programs that are optimised are what users run: the numeric suite, real fits, and what is compared
+# with processes of their own. Elsewhere a program runs for a fraction of what it takes to optimise
+# it: the suite would take twice as long.
+_QUICK = "jax_disable_most_optimizations"
+
 SHARED = pathlib.Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compilation(request):
+    """Compiles quickly but in modules marked `optimized`."""
+    quick = not any(mark.name == "optimized" for mark in request.node.iter_markers())
+    jax.config.update(_QUICK, quick)
+    yield
+    jax.config.update(_QUICK, False)
 
 
 @pytest.fixture

@@ -7,6 +7,8 @@ import pytest
 
 from problems import NEAR, Problem, gradients, problem, run
 
+pytestmark = pytest.mark.optimized
+
 KINDS = ("softmax", "alpha")
 GAMMA = jnp.float32(0.1)
 

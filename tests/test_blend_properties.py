@@ -8,6 +8,8 @@ from hypothesis import given, settings, strategies as st
 
 from problems import FOOTPRINTS, Problem, gradients, problem, run
 
+pytestmark = pytest.mark.optimized
+
 GRID = (1, 19, 23)
 GAMMA = jnp.float32(0.07)
 KINDS = ("softmax", "alpha")

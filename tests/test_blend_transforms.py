@@ -13,6 +13,8 @@ from jax.sharding import AxisType, Mesh, PartitionSpec as P
 from jaxrec import Rays, blend, export_checks
 from problems import FAR, NEAR, gradients, loss, problem, run
 
+pytestmark = pytest.mark.optimized
+
 KINDS = ("softmax", "alpha")
 GAMMA = jnp.float32(0.1)
 SPHERES = 30

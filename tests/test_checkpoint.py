@@ -15,6 +15,8 @@ import pytest
 
 from jaxrec.io import CheckpointError, Checkpoints
 
+pytestmark = pytest.mark.optimized
+
 
 def tree_at(step):
     """A pytree with every kind of leaf, whose values tell the step."""

@@ -20,6 +20,8 @@ from jaxrec.data.mesh_scene import mesh_scene, write_blender
 from jaxrec.io import Checkpoints, read_ply
 from jaxrec.train import FitState, read_record
 
+pytestmark = pytest.mark.optimized
+
 OPTIONS = (
     *("--spheres", "200", "--horizon", "60"),
     *("--progress-every", "10", "--save-every", "20"),

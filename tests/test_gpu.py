@@ -16,7 +16,10 @@ import jaxrec
 from jaxrec import Rays, _ffi, blend
 from traced_steps import TRACED
 
-pytestmark = pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs an NVIDIA GPU")
+pytestmark = [
+    pytest.mark.optimized,
+    pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs an NVIDIA GPU"),
+]
 
 KINDS = ("softmax", "alpha")
 NEAR, FAR = 0.5, 40.0

@@ -6,6 +6,8 @@ import pytest
 
 from jaxrec import Rays, blend
 
+pytestmark = pytest.mark.optimized
+
 COUNT, SIDE, RADIUS = 300_000, 4, np.float32(0.02)
 # Of the spheres whose depths decide how a GPU splits all of them (ffi/cuda/prepare.cuh).
 SAMPLES = 2048

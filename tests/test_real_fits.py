@@ -6,6 +6,8 @@ import pytest
 from jaxrec.data import open_capture
 from jaxrec.train import FitSettings, evaluate, fit
 
+pytestmark = pytest.mark.optimized
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
