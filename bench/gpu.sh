@@ -31,7 +31,7 @@ if [[ $what == check || $what == all ]]; then
     tests/test_blend_transforms.py tests/test_gpu.py -k "${CHECK:-not double_precision}" --jaxtyping-packages=jaxrec,beartype.beartype 2>&1) >"$out/check.txt" || status=1
   grep -E "^(FAILED|ERROR|E   )|passed|failed" "$out/check.txt" | cut -c1-200 | tail -60
 fi
-kernels=(ffi/cuda/{bounds,order,lists,prepare,forward,backward,nearest,sums}.cu)
+kernels=(ffi/cuda/{bounds,order,lists,prepare,forward,backward,moving,nearest,sums}.cu)
 compile() {  # flags as in ffi/CMakeLists.txt
   nvcc -arch=sm_90 -std=c++17 -O3 --threads 0 -prec-sqrt=false -prec-div=false -ftz=true -Iffi "$@"
 }

@@ -259,7 +259,7 @@ Scene MakeScene(int spheres, float pixels, int channels, int kind) {
   call.d_sphere_features = Allocate<float>(std::size_t(spheres) * channels);
   call.d_origins = Allocate<float>(3 * rays), call.d_directions = Allocate<float>(3 * rays);
   cudaFree(call.scratch);
-  call.scratch_bytes = SumsBytes(spheres, channels) + 16 * std::size_t(spheres);
+  call.scratch_bytes = SumsBytes(spheres, channels, false) + 16 * std::size_t(spheres);
   call.scratch = Allocate<char>(call.scratch_bytes);
   return scene;
 }

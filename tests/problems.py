@@ -24,10 +24,13 @@ class Problem:
     directions: np.ndarray
     footprint: np.ndarray
     background: np.ndarray
+    velocities: np.ndarray | None = None
+    times: np.ndarray | None = None
 
     def arrays(self, dtype) -> tuple[jax.Array, ...]:
+        """In this order; velocities and times only of what moves."""
         fields = (getattr(self, f.name) for f in dataclasses.fields(self))
-        return tuple(jnp.asarray(x.astype(dtype)) for x in fields)
+        return tuple(jnp.asarray(x.astype(dtype)) for x in fields if x is not None)
 
 
 def directions_of(sensor: str, height: int, width: int) -> np.ndarray:
@@ -71,6 +74,12 @@ def origins_of(sensor: str, directions: np.ndarray) -> np.ndarray:
     return origins
 
 
+def times_of(sensor: str, grid: tuple[int, int, int]) -> np.ndarray:
+    """Half a second, row by row or as a lidar turns; of other views not the same half."""
+    view, y, x = np.meshgrid(*(np.arange(n) / max(n - 1, 1) for n in grid), indexing="ij")
+    return 0.1 + 0.3 * view + 0.5 * (x if sensor == "lidar" else y)
+
+
 FOOTPRINTS = {
     "pinhole": (0.0, 0.02),
     "rolling": (0.0, 0.02),
@@ -79,6 +88,7 @@ FOOTPRINTS = {
     "lidar": (0.01, 0.01),
     "beamless": (0.0, 0.0),  # rays without width
 }
+MOVING = ("pinhole, moving", "orthographic, moving", "lidar, moving")
 
 
 def problem(
@@ -90,7 +100,12 @@ def problem(
     grid: tuple[int, int, int] = (2, 11, 21),
     radius: float = 1.5,
 ) -> Problem:
-    """A random scene, tiny and large spheres, seen by several views of one kind of sensor."""
+    """A random scene, tiny and large spheres, seen by several views of one kind of sensor.
+
+    Of sensors with "moving" in their name, each ray is measured at its time, and spheres move by
+    some metres meanwhile.
+    """
+    sensor, _, moving = sensor.partition(", ")
     draw = np.random.default_rng(seed)
     views, height, width = grid
     directions = (
@@ -100,24 +115,28 @@ def problem(
     around = sensor in ("panorama", "lidar")
     spread = np.array([8.0, 8.0, 8.0]) if around else np.array([5.0, 3.0, 4.0])
     middle = np.zeros(3) if around else np.array([0.0, 0.0, 9.0])
+    size = (2 if around else 1) * (1.5 if moving else 1)
     shift = 0.2 * np.arange(views)[:, None, None, None] * np.array([1.0, -0.5, 0.3])
     return Problem(
         centers=middle + draw.uniform(-1, 1, (spheres, 3)) * spread,
-        radii=(2 if around else 1) * radius * draw.uniform(0, 1, spheres) ** 3,
+        radii=size * radius * draw.uniform(0, 1, spheres) ** 3,
         opacities=draw.uniform(0.1, 1, spheres),
         features=draw.uniform(-1, 1, (spheres, channels)),
         origins=origins[None] + shift,
         directions=np.broadcast_to(directions, (*grid, 3)).copy(),
         footprint=np.tile(np.array(FOOTPRINTS[sensor]), (views, 1)),
         background=draw.uniform(0, 1, channels),
+        velocities=draw.normal(0, 4, (spheres, 3)) if moving else None,
+        times=times_of(sensor, grid) if moving else None,
     )
 
 
 @functools.partial(jax.jit, static_argnames="options")
 def run(arrays, gamma, options):
     """Blends; `options` is a tuple of pairs."""
-    centers, radii, opacities, features, origins, directions, footprint, background = arrays
-    rays = Rays(origins, directions, footprint)
+    centers, radii, opacities, features, origins, directions, footprint, background = arrays[:8]
+    velocities, times = arrays[8:] or (None, None)
+    rays = Rays(origins, directions, footprint, times)
     return blend(
         centers,
         radii,
@@ -128,6 +147,7 @@ def run(arrays, gamma, options):
         near=NEAR,
         far=FAR,
         gamma=gamma,
+        velocities=velocities,
         **dict(options),
     )
 
@@ -152,11 +172,10 @@ def gradients(arrays, gamma, options):
     """Gradients of `loss` of every differentiable operand, by name."""
 
     def value(variables):
-        *spheres_and_rays, background = variables
-        return loss(run((*spheres_and_rays, arrays[6], background), gamma, options))
+        return loss(run((*variables[:6], arrays[6], *variables[6:]), gamma, options))
 
-    found = jax.grad(value)((*arrays[:6], arrays[7]))
-    return dict(zip(VARIABLES, found, strict=True))
+    found = jax.grad(value)((*arrays[:6], *arrays[7:]))
+    return dict(zip((*VARIABLES, "velocities", "times"), found, strict=False))
 
 
 def in_double(function, case: Problem, gamma: float, options: tuple):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from problems import FOOTPRINTS, Problem, gradients, problem, run
+from problems import FOOTPRINTS, MOVING, Problem, gradients, problem, run
 
 pytestmark = pytest.mark.optimized
 
@@ -15,7 +15,7 @@ GAMMA = jnp.float32(0.07)
 KINDS = ("softmax", "alpha")
 seeds = st.integers(0, 10_000)
 kinds = st.sampled_from(KINDS)
-sensors = st.sampled_from(sorted(FOOTPRINTS))
+sensors = st.sampled_from(sorted((*FOOTPRINTS, *MOVING)))
 some = settings(max_examples=12, deadline=None, derandomize=True)
 
 
@@ -37,8 +37,9 @@ def changed(case, **fields):
 def test_order_of_spheres_does_not_matter(sensor, seed, kind):
     case = case_of(sensor, seed)
     order = np.random.default_rng(seed).permutation(50)
-    fields = ("centers", "radii", "opacities", "features")
-    shuffled = changed(case, **{name: getattr(case, name)[order] for name in fields})
+    fields = ("centers", "radii", "opacities", "features", "velocities")
+    given = {name: x for name in fields if (x := getattr(case, name)) is not None}
+    shuffled = changed(case, **{name: x[order] for name, x in given.items()})
     a, b = blended(case, kind), blended(shuffled, kind)
     for x, y in zip(a[:3], b[:3], strict=True):
         np.testing.assert_array_equal(x, y)
@@ -102,6 +103,8 @@ def test_moving_everything_changes_nothing(sensor, seed, kind):
         np.cross(case.origins, found["origins"]).sum(axis=(0, 1, 2)),
         np.cross(case.directions, found["directions"]).sum(axis=(0, 1, 2)),
     ]
+    if case.velocities is not None:
+        turns.append(np.cross(case.velocities, found["velocities"]).sum(axis=0))
     size = sum(np.abs(turn).sum() for turn in turns) + 10 * scale
     assert np.abs(sum(turns)).max() <= 1e-4 * size
 

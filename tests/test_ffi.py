@@ -16,7 +16,7 @@ def library(api):
 def test_every_library_defines_the_same_targets():
     for module in _ffi.modules().values():
         assert tuple(sorted(module.registrations())) == _ffi.targets()
-    assert _ffi.targets() == ("jaxrec.blend.v2", "jaxrec.blend_vjp.v2")
+    assert _ffi.targets() == ("jaxrec.blend.v3", "jaxrec.blend_vjp.v3")
 
 
 def test_a_library_newer_than_the_runtime_is_refused():

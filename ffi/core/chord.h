@@ -61,13 +61,16 @@ struct Chord {
 
 // Splits the sphere's offset; the rest of Meet is needed only where p2 is small enough.
 template <typename T>
-JAXREC_HD void Split(const Ray<T>& ray, const Sphere& sphere, Chord<T>* chord) {
-  const T vx = sphere.x - ray.ox, vy = sphere.y - ray.oy, vz = sphere.z - ray.oz;
+JAXREC_HD void SplitOffset(const Ray<T>& ray, T vx, T vy, T vz, Chord<T>* chord) {
   chord->along = vx * ray.nx + vy * ray.ny + vz * ray.nz;
   chord->bx = vx - chord->along * ray.nx;
   chord->by = vy - chord->along * ray.ny;
   chord->bz = vz - chord->along * ray.nz;
   chord->p2 = chord->bx * chord->bx + chord->by * chord->by + chord->bz * chord->bz;
+}
+template <typename T>
+JAXREC_HD void Split(const Ray<T>& ray, const Sphere& sphere, Chord<T>* chord) {
+  SplitOffset(ray, sphere.x - ray.ox, sphere.y - ray.oy, sphere.z - ray.oz, chord);
 }
 
 template <typename T>

@@ -14,7 +14,9 @@ enum Need {
   kOpacities = 4,
   kFeatures = 8,
   kOrigins = 16,
-  kDirections = 32
+  kDirections = 32,
+  kVelocities = 64,
+  kTimes = 128
 };
 
 constexpr int kMaxGroups = 32;  // groups at work at once: one bit each
@@ -23,7 +25,7 @@ constexpr int kMaxGroups = 32;  // groups at work at once: one bit each
 struct PixelLanes {
   FloatLanes first, second, level, d_depth, d_alpha;
   IntLanes last;
-  FloatLanes d_origin[3], d_direction[3];
+  FloatLanes d_origin[3], d_direction[3], d_time;
 };
 
 // A drawn hit of a kind whose backward needs order, parked on the forward sweep.
@@ -79,6 +81,7 @@ inline void StoreRays(const View& view, const Chunk& chunk) {
     for (int lane = 0; lane < kLanes; ++lane) {
       const std::int64_t pixel = chunk.groups[g].pixel[lane];
       if (pixel < 0) continue;
+      if (view.d_times) view.d_times[pixel] = chunk.pixels[g].d_time[lane];
       for (int k = 0; k < 3; ++k) {
         if (view.d_origins) view.d_origins[3 * pixel + k] = chunk.pixels[g].d_origin[k][lane];
         if (view.d_directions)
@@ -89,25 +92,35 @@ inline void StoreRays(const View& view, const Chunk& chunk) {
 }
 
 // Sums of one sphere over the rays of a tile.
-template <int kChannels>
+template <int kChannels, typename Motion>
 struct SphereLanes {
   FloatLanes x = {}, y = {}, z = {}, radius = {}, opacity = {};
+  FloatLanes vx = {}, vy = {}, vz = {};  // if it moves, by times from the middle of the view's
   FloatLanes features[kChannels > 0 ? kChannels : 64];
 
   JAXREC_HD void Clear(int channels) {
     x = y = z = radius = opacity = FloatLanes{};
+    if (Motion::kMoves) vx = vy = vz = FloatLanes{};
     for (int c = 0; c < channels; ++c) features[c] = FloatLanes{};
   }
-  JAXREC_HD void AddTo(float* sums, int channels) const {
-    sums[0] += Sum(x), sums[1] += Sum(y), sums[2] += Sum(z);
+  JAXREC_HD void AddTo(float* sums, int channels, float middle) const {
+    const float center[3] = {Sum(x), Sum(y), Sum(z)};
+    for (int k = 0; k < 3; ++k) sums[k] += center[k];
     sums[3] += Sum(radius), sums[4] += Sum(opacity);
     for (int c = 0; c < channels; ++c) sums[kSphereSums + c] += Sum(features[c]);
+    if constexpr (Motion::kMoves) {
+      const float velocity[3] = {Sum(vx), Sum(vy), Sum(vz)};
+      for (int k = 0; k < 3; ++k)
+        sums[kSphereSums + channels + k] += velocity[k] + middle * center[k];
+    }
   }
 };
 
 // What is the same for all hits of a tile.
-template <typename Policy, int kChannels>
+template <typename Policy, int kChannels, typename Motion>
 struct Puller {
+  using Lanes = SphereLanes<kChannels, Motion>;
+
   const Policy& policy;
   const View& view;
   const BlockOptions& options;
@@ -127,7 +140,7 @@ struct Puller {
   JAXREC_HD bool Hits(const Record& record, std::int32_t rank, int g, Chord<FloatLanes>* chord,
                       IntLanes* drawn) const {
     const RayGroup& group = chunk.groups[g];
-    Split(group.ray, record.sphere, chord);
+    SplitRecord<Motion>(view, group, record, chord);
     const IntLanes open = group.valid & (chunk.pixels[g].last >= rank);
     if (!Any((chord->p2 <= record.reach * record.reach) & open)) return false;
     Meet(record.sphere, view.beam, view.range, chord);
@@ -144,7 +157,8 @@ struct Puller {
   }
 
   JAXREC_HD void Add(const ChordCotangent<FloatLanes>& d, const Chord<FloatLanes>& chord,
-                     FloatLanes share, IntLanes chosen, int g, SphereLanes<kChannels>* sums) const {
+                     FloatLanes share, IntLanes chosen, int g, const Record& record,
+                     Lanes* sums) const {
     const Ray<FloatLanes>& ray = chunk.groups[g].ray;
     const FloatLanes zero = {};
     const FloatLanes along = Select(chosen, d.along, zero);
@@ -161,6 +175,13 @@ struct Puller {
         sums->features[c] = sums->features[c] + share * d_features[c];
     }
     PixelLanes& pixel = chunk.pixels[g];
+    if constexpr (Motion::kMoves) {
+      const FloatLanes time = chunk.groups[g].time;
+      sums->vx = sums->vx + time * dx, sums->vy = sums->vy + time * dy;
+      sums->vz = sums->vz + time * dz;
+      const Velocity v = VelocityOf(view, record);
+      pixel.d_time = pixel.d_time + v.x * dx + v.y * dy + v.z * dz;
+    }
     if (options.need & kOrigins) {
       pixel.d_origin[0] = pixel.d_origin[0] - dx;
       pixel.d_origin[1] = pixel.d_origin[1] - dy;
@@ -176,11 +197,12 @@ struct Puller {
 };
 
 // Kinds whose gradients need no order: each sphere by itself.
-template <typename Policy, int kChannels>
-void PullInAnyOrder(const Puller<Policy, kChannels>& pull, const Tile& tile,
+template <typename Policy, int kChannels, typename Motion>
+void PullInAnyOrder(const Puller<Policy, kChannels, Motion>& pull, const Tile& tile,
                     const std::uint32_t* masks, const std::int32_t* position, float* sums) {
-  SphereLanes<kChannels> total;
-  const int channels = pull.channels();
+  SphereLanes<kChannels, Motion> total;
+  const int channels = pull.channels(), width = SumsOf(pull.view);
+  const float middle = pull.view.span.middle;
   for (std::int32_t i = 0; i < tile.count; ++i) {
     const std::int32_t rank = tile.list.rank[i];
     const Record& record = pull.view.records[rank];
@@ -201,16 +223,16 @@ void PullInAnyOrder(const Puller<Policy, kChannels>& pull, const Tile& tile,
       const auto d =
           pull.policy.Pull(chord, hit, record.sphere, pull.view.beam, record.opacity, chosen,
                            pixel.first, pixel.second, pixel.level, value, pixel.d_depth, &share);
-      pull.Add(d, chord, share, chosen, g, &total);
+      pull.Add(d, chord, share, chosen, g, record, &total);
     }
-    if (any) total.AddTo(sums + std::int64_t{position[i]} * (kSphereSums + channels), channels);
+    if (any) total.AddTo(sums + std::int64_t{position[i]} * width, channels, middle);
   }
 }
 
 // Kinds whose gradients need what is behind each hit: a forward sweep parks what reaches each
 // hit, then the hits are taken back to front.
-template <typename Policy, int kChannels>
-void PullBackToFront(const Puller<Policy, kChannels>& pull, const Tile& tile,
+template <typename Policy, int kChannels, typename Motion>
+void PullBackToFront(const Puller<Policy, kChannels, Motion>& pull, const Tile& tile,
                      const std::uint32_t* masks, const std::int32_t* position, float* sums,
                      Scratch* stack) {
   FloatLanes reached[kMaxGroups];
@@ -232,8 +254,9 @@ void PullBackToFront(const Puller<Policy, kChannels>& pull, const Tile& tile,
       reached[g] = state.transmittance;
     }
   }
-  SphereLanes<kChannels> total;
-  const int channels = pull.channels();
+  SphereLanes<kChannels, Motion> total;
+  const int channels = pull.channels(), width = SumsOf(pull.view);
+  const float middle = pull.view.span.middle;
   const auto* stacked = static_cast<const Parked*>(stack->data);
   while (parked > 0) {
     const std::int32_t i = stacked[parked - 1].entry;
@@ -244,7 +267,7 @@ void PullBackToFront(const Puller<Policy, kChannels>& pull, const Tile& tile,
       const Parked& top = stacked[parked - 1];
       PixelLanes& pixel = pull.chunk.pixels[top.group];
       Chord<FloatLanes> chord;
-      Split(pull.chunk.groups[top.group].ray, record.sphere, &chord);
+      SplitRecord<Motion>(pull.view, pull.chunk.groups[top.group], record, &chord);
       Meet(record.sphere, pull.view.beam, pull.view.range, &chord);
       const auto hit = pull.policy.Weigh(chord, record.sphere, record.opacity);
       const FloatLanes value = pull.Value(feature, top.group, pull.policy.Depth(chord, hit));
@@ -253,14 +276,14 @@ void PullBackToFront(const Puller<Policy, kChannels>& pull, const Tile& tile,
       const auto d =
           pull.policy.Pull(chord, hit, record.sphere, pull.view.beam, record.opacity, top.drawn,
                            chosen, top.transmittance, &pixel.level, value, pixel.d_depth, &share);
-      pull.Add(d, chord, share, chosen, top.group, &total);
+      pull.Add(d, chord, share, chosen, top.group, record, &total);
     }
-    total.AddTo(sums + std::int64_t{position[i]} * (kSphereSums + channels), channels);
+    total.AddTo(sums + std::int64_t{position[i]} * width, channels, middle);
   }
 }
 
 // `position` tells where in the block's sums each candidate of the tile is added up.
-template <typename Policy, int kChannels>
+template <typename Policy, int kChannels, typename Motion>
 void BackwardTile(const Policy& policy, const BlockWork& work, const Tile& tile,
                   const std::int32_t* position, float* sums) {
   const View& view = *work.view;
@@ -282,10 +305,10 @@ void BackwardTile(const Policy& policy, const BlockWork& work, const Tile& tile,
     for (std::int32_t i = 0; i < tile.count; ++i) masks[i] = 0;
     for (int g = 0; g < chunk.count; ++g) {
       const std::int32_t n =
-          Filter(Bound(&chunk.groups[g], 1), tile.list, tile.count, nullptr, order);
+          Filter<Motion>(&chunk.groups[g], 1, tile.list, tile.count, nullptr, order);
       for (std::int32_t i = 0; i < n; ++i) masks[order[i]] |= 1u << g;
     }
-    const Puller<Policy, kChannels> pull = {policy, view, options, chunk};
+    const Puller<Policy, kChannels, Motion> pull = {policy, view, options, chunk};
     if constexpr (Policy::kOrdered)
       PullBackToFront(pull, tile, masks, position, sums, &space->stack);
     else

@@ -84,7 +84,8 @@ void ForEachLot(ffi::ThreadPool& pool, std::vector<Job>* jobs, int tile, Run run
 
 // Fields of View that both passes share; pointers are those of the problem.
 struct Inputs {
-  F32 centers, radii, opacities, features, origins, directions, footprint, limits;
+  F32 centers, radii, opacities, features, origins, directions, footprint;
+  F32 velocities, times, interval, limits;
 };
 
 std::vector<Job> MakeJobs(const BlendShape& s, const Inputs& in) {
@@ -95,12 +96,14 @@ std::vector<Job> MakeJobs(const BlendShape& s, const Inputs& in) {
       return x.typed_data() + s.Offset(x.dimensions(), own, b);
     };
     const float* limits = at(in.limits, 1);
+    const bool moves = Moves(in.interval);
     const Spheres spheres = {static_cast<std::int32_t>(s.spheres),
                              static_cast<int>(s.channels),
                              at(in.centers, 2),
                              at(in.radii, 1),
                              at(in.opacities, 1),
-                             at(in.features, 2)};
+                             at(in.features, 2),
+                             moves ? at(in.velocities, 2) : nullptr};
     for (std::int64_t v = 0; v < s.views; ++v) {
       View view = {};
       view.height = static_cast<int>(s.height), view.width = static_cast<int>(s.width);
@@ -112,6 +115,11 @@ std::vector<Job> MakeJobs(const BlendShape& s, const Inputs& in) {
       view.range = {limits[0], limits[1]};
       view.gamma = limits[2], view.background_depth = limits[3];
       view.features = spheres.features;
+      if (moves) {
+        view.velocities = spheres.velocities, view.times = at(in.times, 3) + rays * v;
+        const float* interval = at(in.interval, 2) + 2 * v;
+        view.span = {interval[0], interval[1]};
+      }
       jobs.push_back({spheres, view, b});
     }
   }
@@ -138,6 +146,11 @@ ffi::Error MatchInputs(const BlendShape& s, const Inputs& in) {
   JAXREC_RETURN_IF_ERROR(Match(s, in.origins.dimensions(), {v, h, w, 3}, "origins"));
   JAXREC_RETURN_IF_ERROR(Match(s, in.directions.dimensions(), {v, h, w, 3}, "directions"));
   JAXREC_RETURN_IF_ERROR(Match(s, in.footprint.dimensions(), {v, 2}, "footprint"));
+  if (Moves(in.interval)) {
+    JAXREC_RETURN_IF_ERROR(Match(s, in.velocities.dimensions(), {n, 3}, "velocities"));
+    JAXREC_RETURN_IF_ERROR(Match(s, in.times.dimensions(), {v, h, w}, "times"));
+    JAXREC_RETURN_IF_ERROR(Match(s, in.interval.dimensions(), {v, 2}, "interval"));
+  }
   return Match(s, in.limits.dimensions(), {4}, "limits");
 }
 
@@ -154,15 +167,18 @@ ffi::Error Guard(F f) noexcept {
 }
 
 ffi::Error Forward(ffi::ThreadPool pool, F32 centers, F32 radii, F32 opacities, F32 features,
-                   F32 origins, F32 directions, F32 footprint, F32 background, F32 limits,
-                   F32Result out_features, F32Result out_depth, F32Result out_alpha, S32Result ids,
-                   S32Result counts, F32Result normalizer, S32Result last, U8Result, U8Result,
-                   std::int32_t kind, std::int32_t stop, float logit_stop, float min_transmittance,
+                   F32 origins, F32 directions, F32 footprint, F32 velocities, F32 times,
+                   F32 interval, F32 background, F32 limits, F32Result out_features,
+                   F32Result out_depth, F32Result out_alpha, S32Result ids, S32Result counts,
+                   F32Result normalizer, S32Result last, U8Result, U8Result, std::int32_t kind,
+                   std::int32_t stop, float logit_stop, float min_transmittance,
                    std::int32_t tile) {
-  const Inputs in = {centers, radii, opacities, features, origins, directions, footprint, limits};
+  const Inputs in = {centers,   radii,      opacities, features, origins, directions,
+                     footprint, velocities, times,     interval, limits};
   BlendShape s;
   JAXREC_RETURN_IF_ERROR(BlendShape::Parse(&s, centers, features, origins, radii, opacities,
-                                           directions, footprint, background, limits));
+                                           directions, footprint, velocities, times, interval,
+                                           background, limits));
   JAXREC_RETURN_IF_ERROR(MatchInputs(s, in));
   JAXREC_RETURN_IF_ERROR(Match(s, background.dimensions(), {-1, -1, -1, s.channels}, "background"));
   BlockOptions options = {};
@@ -205,12 +221,13 @@ struct SphereCotangents {
   float* radii;
   float* opacities;
   float* features;
+  float* velocities;
 };
 
 // Adds the sums of one block of one view. Called in the order of blocks, so that the result does
 // not depend on which thread did what.
 void AddBlock(const BlockSums& block, const View& view, const SphereCotangents& out) {
-  const int channels = view.channels, width = kSphereSums + channels;
+  const int channels = view.channels, width = SumsOf(view);
   const auto* ranks = static_cast<const std::int32_t*>(block.ranks.data);
   const auto* sums = static_cast<const float*>(block.sums.data);
   for (std::int32_t i = 0; i < block.count; ++i, sums += width) {
@@ -221,22 +238,25 @@ void AddBlock(const BlockSums& block, const View& view, const SphereCotangents& 
     if (out.opacities) out.opacities[id] += sums[4];
     if (out.features)
       for (int c = 0; c < channels; ++c) out.features[channels * id + c] += sums[kSphereSums + c];
+    if (out.velocities)
+      for (int k = 0; k < 3; ++k) out.velocities[3 * id + k] += sums[kSphereSums + channels + k];
   }
 }
 
 ffi::Error Backward(ffi::ThreadPool pool, F32 centers, F32 radii, F32 opacities, F32 features,
-                    F32 origins, F32 directions, F32 footprint, F32 limits, F32 normalizer,
-                    S32 last, S32 ids, U8, F32 d_features, F32 d_depth, F32 d_alpha, F32 level,
-                    F32Result d_centers, F32Result d_radii, F32Result d_opacities,
-                    F32Result d_sphere_features, F32Result d_origins, F32Result d_directions,
-                    U8Result, std::int32_t kind, std::int32_t stop, float logit_stop,
-                    float min_transmittance, std::int32_t tile, std::int32_t need,
-                    std::int32_t gradient_hits) {
-  const Inputs in = {centers, radii, opacities, features, origins, directions, footprint, limits};
+                    F32 origins, F32 directions, F32 footprint, F32 velocities, F32 times,
+                    F32 interval, F32 limits, F32 normalizer, S32 last, S32 ids, U8, F32 d_features,
+                    F32 d_depth, F32 d_alpha, F32 level, F32Result d_centers, F32Result d_radii,
+                    F32Result d_opacities, F32Result d_sphere_features, F32Result d_origins,
+                    F32Result d_directions, F32Result d_velocities, F32Result d_times, U8Result,
+                    std::int32_t kind, std::int32_t stop, float logit_stop, float min_transmittance,
+                    std::int32_t tile, std::int32_t need, std::int32_t gradient_hits) {
+  const Inputs in = {centers,   radii,      opacities, features, origins, directions,
+                     footprint, velocities, times,     interval, limits};
   BlendShape s;
-  JAXREC_RETURN_IF_ERROR(BlendShape::Parse(&s, centers, features, origins, radii, opacities,
-                                           directions, footprint, limits, normalizer, last, ids,
-                                           d_features, d_depth, d_alpha, level));
+  JAXREC_RETURN_IF_ERROR(BlendShape::Parse(
+      &s, centers, features, origins, radii, opacities, directions, footprint, velocities, times,
+      interval, limits, normalizer, last, ids, d_features, d_depth, d_alpha, level));
   JAXREC_RETURN_IF_ERROR(MatchInputs(s, in));
   const std::int64_t v = s.views, h = s.height, w = s.width, rays = h * w;
   JAXREC_RETURN_IF_ERROR(Match(s, normalizer.dimensions(), {v, h, w, 2}, "normalizer"));
@@ -261,7 +281,8 @@ ffi::Error Backward(ffi::ThreadPool pool, F32 centers, F32 radii, F32 opacities,
       };
       cotangents[b] = {zero(d_centers, 0, 3 * s.spheres), zero(d_radii, 1, s.spheres),
                        zero(d_opacities, 2, s.spheres),
-                       zero(d_sphere_features, 3, s.channels * s.spheres)};
+                       zero(d_sphere_features, 3, s.channels * s.spheres),
+                       zero(d_velocities, 6, 3 * s.spheres)};
     }
     for (std::size_t j = 0; j < jobs.size(); ++j) {
       View& view = jobs[j].view;
@@ -280,6 +301,7 @@ ffi::Error Backward(ffi::ThreadPool pool, F32 centers, F32 radii, F32 opacities,
       view.level = PixelsOf(s, level, true, b, k);
       view.d_origins = need & 16 ? d_origins->typed_data() + 3 * at : nullptr;
       view.d_directions = need & 32 ? d_directions->typed_data() + 3 * at : nullptr;
+      view.d_times = need & 128 ? d_times->typed_data() + at : nullptr;
     }
     std::vector<Workspace> workspaces(Workers(pool));
     ForEachLot(pool, &jobs, tile, [&](std::size_t first, auto& prepared, const auto& items) {
@@ -313,7 +335,7 @@ std::int64_t BlendScratchBytes(std::int64_t, std::int64_t, std::int64_t, std::in
                                std::int64_t) {
   return 0;
 }
-std::int64_t BlendVjpScratchBytes(std::int64_t, std::int64_t) { return 0; }
+std::int64_t BlendVjpScratchBytes(std::int64_t, std::int64_t, bool) { return 0; }
 std::int64_t BlendKeptBytes(std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t) {
   return 0;
 }

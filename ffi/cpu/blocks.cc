@@ -14,10 +14,16 @@ namespace {
 
 Candidates Room(Scratch* scratch, std::int32_t count, std::int32_t** slot) {
   const std::size_t padded = (static_cast<std::size_t>(count) + 2 * kLanes) / kLanes * kLanes;
-  auto* p = static_cast<float*>(Grow(scratch, 6 * padded * sizeof(float)));
+  auto* p = static_cast<float*>(Grow(scratch, 9 * padded * sizeof(float)));
   *slot = reinterpret_cast<std::int32_t*>(p + 5 * padded);
-  return {p, p + padded, p + 2 * padded, p + 3 * padded,
-          reinterpret_cast<std::int32_t*>(p + 4 * padded)};
+  return {p,
+          p + padded,
+          p + 2 * padded,
+          p + 3 * padded,
+          reinterpret_cast<std::int32_t*>(p + 4 * padded),
+          p + 6 * padded,
+          p + 7 * padded,
+          p + 8 * padded};
 }
 
 int GroupsOf(const View& view, const Rect& rect) {
@@ -31,7 +37,7 @@ Rect TileAt(const TileShape& shape, const Rect& block, int y, int x) {
 }
 
 // Calls visit(tile, position in the block's list of each of its candidates) for each tile.
-template <typename Visit>
+template <typename Motion, typename Visit>
 void ForEachTile(const BlockWork& work, const Candidates& list, std::int32_t count,
                  const RayGroup* groups, Visit visit) {
   const View& view = *work.view;
@@ -42,7 +48,7 @@ void ForEachTile(const BlockWork& work, const Candidates& list, std::int32_t cou
     for (int x = work.rect.x0; x < work.rect.x1; x += shape.tile_width) {
       const Rect rect = TileAt(shape, work.rect, y, x);
       Tile tile = {groups, GroupsOf(view, rect), room, 0, nullptr};
-      tile.count = Filter(Bound(groups, tile.group_count), list, count, &room, position);
+      tile.count = Filter<Motion>(groups, tile.group_count, list, count, &room, position);
       visit(tile, position);
       groups += tile.group_count;
     }
@@ -57,6 +63,7 @@ struct Block {
   std::int32_t count;
 };
 
+template <typename Motion>
 Block Open(const BlockWork& work) {
   const View& view = *work.view;
   const TileShape shape = TileShape::For(work.options->tile, view.height);
@@ -71,27 +78,29 @@ Block Open(const BlockWork& work) {
   }
   std::int32_t* slot;
   Block block = {groups, n, Room(&work.workspace->block, work.count, &slot), 0};
-  block.count = Filter(Bound(groups, n), work.list, work.count, &block.list, nullptr);
+  block.count = Filter<Motion>(groups, n, work.list, work.count, &block.list, nullptr);
   return block;
 }
 
-template <typename Policy, int kChannels>
+template <typename Policy, int kChannels, typename Motion>
 void Forward(const Policy& policy, const BlockWork& work) {
-  const Block block = Open(work);
-  ForEachTile(work, block.list, block.count, block.groups, [&](Tile& tile, const std::int32_t*) {
-    if (work.options->stop == kStopTotal && !Policy::kOrdered) {
-      auto* bounds = static_cast<float*>(Grow(&work.workspace->bounds, sizeof(float) * tile.count));
-      BoundRemaining(policy, *work.view, tile, bounds);
-      tile.bounds = bounds;
-    }
-    ForwardTile<Policy, kChannels>(policy, work, tile);
-  });
+  const Block block = Open<Motion>(work);
+  ForEachTile<Motion>(
+      work, block.list, block.count, block.groups, [&](Tile& tile, const std::int32_t*) {
+        if (work.options->stop == kStopTotal && !Policy::kOrdered) {
+          auto* bounds =
+              static_cast<float*>(Grow(&work.workspace->bounds, sizeof(float) * tile.count));
+          BoundRemaining(policy, *work.view, tile, bounds);
+          tile.bounds = bounds;
+        }
+        ForwardTile<Policy, kChannels, Motion>(policy, work, tile);
+      });
 }
 
-template <typename Policy, int kChannels>
+template <typename Policy, int kChannels, typename Motion>
 void Backward(const Policy& policy, const BlockWork& work) {
-  const Block block = Open(work);
-  const std::size_t width = kSphereSums + work.view->channels;
+  const Block block = Open<Motion>(work);
+  const std::size_t width = SumsOf(*work.view);
   const std::size_t total = width * block.count;
   auto* sums = static_cast<float*>(Grow(&work.sums->sums, sizeof(float) * total));
   auto* ranks =
@@ -99,13 +108,14 @@ void Backward(const Policy& policy, const BlockWork& work) {
   __builtin_memset(sums, 0, sizeof(float) * total);
   __builtin_memcpy(ranks, block.list.rank, sizeof(std::int32_t) * block.count);
   work.sums->count = block.count;
-  ForEachTile(work, block.list, block.count, block.groups,
-              [&](Tile& tile, const std::int32_t* position) {
-                BackwardTile<Policy, kChannels>(policy, work, tile, position, sums);
-              });
+  ForEachTile<Motion>(work, block.list, block.count, block.groups,
+                      [&](Tile& tile, const std::int32_t* position) {
+                        BackwardTile<Policy, kChannels, Motion>(policy, work, tile, position, sums);
+                      });
 }
 
-// Calls f(policy, channels as a type) for what the options ask for.
+// Calls f(policy, channels and motion as types) for what the options ask for. What moves has no
+// kernel of its own for three channels.
 template <int kChannels>
 struct Channels {};
 
@@ -116,26 +126,28 @@ void Dispatch(const BlockWork& work, F f) {
   const Softmax softmax =
       Softmax::Make(view.range, view.gamma, view.background_depth, options.logit_stop);
   const Alpha alpha = {view.range, options.min_transmittance};
-  if (options.kind == 0) {
-    view.channels == 3 ? f(softmax, Channels<3>{}) : f(softmax, Channels<0>{});
-  } else {
-    view.channels == 3 ? f(alpha, Channels<3>{}) : f(alpha, Channels<0>{});
-  }
+  const auto run = [&](const auto& policy) {
+    if (view.velocities != nullptr)
+      f(policy, Channels<0>{}, Linear{});
+    else
+      view.channels == 3 ? f(policy, Channels<3>{}, Still{}) : f(policy, Channels<0>{}, Still{});
+  };
+  options.kind == 0 ? run(softmax) : run(alpha);
 }
 
 struct RunForward {
   const BlockWork& work;
-  template <typename Policy, int kChannels>
-  void operator()(const Policy& policy, Channels<kChannels>) const {
-    Forward<Policy, kChannels>(policy, work);
+  template <typename Policy, int kChannels, typename Motion>
+  void operator()(const Policy& policy, Channels<kChannels>, Motion) const {
+    Forward<Policy, kChannels, Motion>(policy, work);
   }
 };
 
 struct RunBackward {
   const BlockWork& work;
-  template <typename Policy, int kChannels>
-  void operator()(const Policy& policy, Channels<kChannels>) const {
-    Backward<Policy, kChannels>(policy, work);
+  template <typename Policy, int kChannels, typename Motion>
+  void operator()(const Policy& policy, Channels<kChannels>, Motion) const {
+    Backward<Policy, kChannels, Motion>(policy, work);
   }
 };
 

@@ -15,6 +15,7 @@ struct RayGroup {
   Ray<FloatLanes> ray;
   IntLanes valid;
   std::int32_t pixel[kLanes];  // y * width + x, -1 outside the image
+  FloatLanes time;             // from the middle of the view's, if spheres move
 };
 
 inline RayGroup LoadGroup(const View& view, int y0, int x0, int rows, const Rect& rect) {
@@ -42,7 +43,18 @@ inline RayGroup LoadGroup(const View& view, int y0, int x0, int rows, const Rect
   const FloatLanes square = g.ray.nx * g.ray.nx + g.ray.ny * g.ray.ny + g.ray.nz * g.ray.nz - 1.0f;
   g.valid = inside & (finite == 0.0f) & (square <= kUnitTolerance) & (square >= -kUnitTolerance);
   for (int k = 0; k < 6; ++k) *field[k] = Select(g.valid, *field[k], FloatLanes{});
+  g.time = FloatLanes{};
+  if (view.times != nullptr) {
+    for (int i = 0; i < kLanes; ++i)
+      if (g.pixel[i] >= 0) g.time[i] = view.times[g.pixel[i]] - view.span.middle;
+    g.time = Select(g.valid, g.time, FloatLanes{});
+  }
   return g;
+}
+
+inline Velocity VelocityOf(const View& view, const Record& record) {
+  const float* v = view.velocities + 3 * std::int64_t{record.id};
+  return {v[0], v[1], v[2]};
 }
 
 inline int GroupRows(const View& view) { return view.height >= 4 ? 4 : view.height >= 2 ? 2 : 1; }
@@ -106,15 +118,41 @@ inline Cone Bound(const RayGroup* groups, int n) {
   return cone;
 }
 
-// Keeps the candidates that touch the cone. `slot`, if not null, gets their positions in `in`.
-// Reads whole vectors: `in` has room for them.
-inline std::int32_t Filter(const Cone& cone, const Candidates& in, std::int32_t count,
-                           const Candidates* out, std::int32_t* slot) {
+// The times of the groups' valid rays, of which there is one.
+inline TimeSpan SpanOf(const RayGroup* groups, int n) {
+  const float infinity = __builtin_inff();
+  FloatLanes first = Splat(infinity), last = Splat(-infinity);
+  for (int g = 0; g < n; ++g) {
+    first = Min(first, Select(groups[g].valid, groups[g].time, Splat(infinity)));
+    last = Max(last, Select(groups[g].valid, groups[g].time, Splat(-infinity)));
+  }
+  float low = first[0], high = last[0];
+  for (int i = 1; i < kLanes; ++i) {
+    low = first[i] < low ? first[i] : low;
+    high = last[i] > high ? last[i] : high;
+  }
+  return {0.5f * low + 0.5f * high, 0.5f * high - 0.5f * low};
+}
+
+// Keeps the candidates that the groups' rays may touch. `slot`, if not null, gets their positions
+// in `in`. Reads whole vectors: `in` has room for them.
+template <typename Motion>
+std::int32_t Filter(const RayGroup* groups, int group_count, const Candidates& in,
+                    std::int32_t count, const Candidates* out, std::int32_t* slot) {
   std::int32_t n = 0;
+  const Cone cone = Bound(groups, group_count);
   if (cone.empty) return 0;
+  TimeSpan span = {0, 0};
+  if (Motion::kMoves) span = SpanOf(groups, group_count);
   for (std::int32_t i = 0; i < count; i += kLanes) {
-    const FloatLanes x = Load(in.x + i), y = Load(in.y + i), z = Load(in.z + i);
-    const FloatLanes reach = Load(in.reach + i);
+    FloatLanes x = Load(in.x + i), y = Load(in.y + i), z = Load(in.z + i);
+    FloatLanes reach = Load(in.reach + i);
+    if constexpr (Motion::kMoves) {  // what the sphere sweeps meanwhile, with a margin for rounding
+      const FloatLanes vx = Load(in.vx + i), vy = Load(in.vy + i), vz = Load(in.vz + i);
+      const FloatLanes size = Max(x, -x) + Max(y, -y) + Max(z, -z);
+      reach = reach + SweptReach(Sqrt(vx * vx + vy * vy + vz * vz), span) + 3e-7f * size;
+      x = x + vx * span.middle, y = y + vy * span.middle, z = z + vz * span.middle;
+    }
     std::uint32_t bits = Bits(Touches(cone, x, y, z, reach));
     if (count - i < kLanes) bits &= (1u << (count - i)) - 1u;
     for (; bits != 0; bits &= bits - 1) {
@@ -123,6 +161,8 @@ inline std::int32_t Filter(const Cone& cone, const Candidates& in, std::int32_t 
       if (out != nullptr) {
         out->x[n] = in.x[k], out->y[n] = in.y[k], out->z[n] = in.z[k];
         out->reach[n] = in.reach[k], out->rank[n] = in.rank[k];
+        if constexpr (Motion::kMoves)
+          out->vx[n] = in.vx[k], out->vy[n] = in.vy[k], out->vz[n] = in.vz[k];
       }
       ++n;
     }

@@ -18,6 +18,16 @@ struct Tile {
 
 enum Stop { kStopNever = 0, kStopPerSphere = 1, kStopTotal = 2 };
 
+// Splits a sphere's offset from the rays of a group, each at its time.
+template <typename Motion>
+JAXREC_HD void SplitRecord(const View& view, const RayGroup& group, const Record& record,
+                           Chord<FloatLanes>* chord) {
+  if constexpr (Motion::kMoves)
+    Split(group.ray, record.sphere, VelocityOf(view, record), group.time, chord);
+  else
+    Split(group.ray, record.sphere, chord);
+}
+
 // The K nearest hits of each lane by front depth, ties by id.
 struct Nearest {
   FloatLanes* depths;
@@ -59,7 +69,7 @@ void BoundRemaining(const Policy& policy, const View& view, const Tile& tile, fl
   }
 }
 
-template <typename Policy, int kChannels, bool kTrack>
+template <typename Policy, int kChannels, typename Motion, bool kTrack>
 void ForwardGroup(const Policy& policy, const BlockWork& work, const Tile& tile,
                   const RayGroup& group, const std::int32_t* order, std::int32_t n,
                   const Nearest& nearest) {
@@ -76,7 +86,7 @@ void ForwardGroup(const Policy& policy, const BlockWork& work, const Tile& tile,
     const std::int32_t rank = tile.list.rank[order[i]];
     const Record& record = view.records[rank];
     Chord<FloatLanes> chord;
-    Split(group.ray, record.sphere, &chord);
+    SplitRecord<Motion>(view, group, record, &chord);
     if (!Any((chord.p2 <= record.reach * record.reach) & group.valid)) continue;
     Meet(record.sphere, view.beam, view.range, &chord);
     IntLanes drawn = policy.Counts(chord) & group.valid;
@@ -128,7 +138,7 @@ void ForwardGroup(const Policy& policy, const BlockWork& work, const Tile& tile,
   }
 }
 
-template <typename Policy, int kChannels>
+template <typename Policy, int kChannels, typename Motion>
 void ForwardTile(const Policy& policy, const BlockWork& work, const Tile& tile) {
   Workspace* space = work.workspace;
   auto* order = static_cast<std::int32_t*>(Grow(&space->group, sizeof(std::int32_t) * tile.count));
@@ -141,11 +151,11 @@ void ForwardTile(const Policy& policy, const BlockWork& work, const Tile& tile) 
   }
   for (int g = 0; g < tile.group_count; ++g) {
     const RayGroup& group = tile.groups[g];
-    const std::int32_t n = Filter(Bound(&group, 1), tile.list, tile.count, nullptr, order);
+    const std::int32_t n = Filter<Motion>(&group, 1, tile.list, tile.count, nullptr, order);
     if (tracked > 0)
-      ForwardGroup<Policy, kChannels, true>(policy, work, tile, group, order, n, nearest);
+      ForwardGroup<Policy, kChannels, Motion, true>(policy, work, tile, group, order, n, nearest);
     else
-      ForwardGroup<Policy, kChannels, false>(policy, work, tile, group, order, n, nearest);
+      ForwardGroup<Policy, kChannels, Motion, false>(policy, work, tile, group, order, n, nearest);
   }
 }
 

@@ -68,6 +68,9 @@ MeanBeam Mean(const View& view) {
 bool Visible(const Spheres& spheres, std::int32_t i) {
   const float* c = spheres.centers + 3 * std::int64_t{i};
   float sum = c[0] + c[1] + c[2] + spheres.radii[i] + spheres.opacities[i];
+  const float* velocity = spheres.velocities + 3 * std::int64_t{i};
+  if (spheres.velocities)
+    for (int k = 0; k < 3; ++k) sum += velocity[k] * 0.0f;
   const float* f = spheres.features + std::int64_t{i} * spheres.channels;
   for (int k = 0; k < spheres.channels; ++k) sum += f[k] * 0.0f;
   return std::isfinite(sum) && spheres.radii[i] >= 0.0f;
@@ -121,21 +124,24 @@ void Prepare(const Spheres& spheres, const View& view, Prepared* out) {
   float drop = 0;  // neither parallel nor a point camera: x of a hit lies below |v| by up to this
   for (std::int32_t i = 0; i < spheres.count; ++i) {
     if (!Visible(spheres, i)) continue;
-    const float* c = spheres.centers + 3 * std::int64_t{i};
+    float c[3], sweep = 0;
+    for (int k = 0; k < 3; ++k) c[k] = spheres.centers[3 * std::int64_t{i} + k];
+    if (spheres.velocities) {
+      const float* u = spheres.velocities + 3 * std::int64_t{i};
+      for (int k = 0; k < 3; ++k) c[k] += u[k] * view.span.middle;
+      sweep = Velocity{u[0], u[1], u[2]}.Speed() * view.span.half;
+    }
     const float v[3] = {c[0] - mean.o[0], c[1] - mean.o[1], c[2] - mean.o[2]};
     const float distance = std::sqrt(v[0] * v[0] + v[1] * v[1] + v[2] * v[2]);
     const float along = v[0] * mean.n[0] + v[1] * mean.n[1] + v[2] * mean.n[2];
     const float r = spheres.radii[i];
-    const float e = beam.e0 + beam.e1 * (distance + mean.shift);
+    const float e = beam.e0 + beam.e1 * (distance + mean.shift + sweep);
     const float reach = r < kThinRadius * e ? std::max(r, kThinReach * e) : r;
     const float key = (mean.parallel ? along : distance) - r;
-    const float below =
-        mean.parallel || point
-            ? 0.0f
-            : distance - std::sqrt(std::max(distance * distance - reach * reach, 0.0f));
+    const float below = SweptDrop(distance, reach, sweep, mean.parallel || point);
     // No ray of the view can see it between near and far: the margin covers rounding.
-    const float margin = 1e-5f * (distance + r + shift);
-    if (key + shift + margin < view.range.near) continue;
+    const float margin = 1e-5f * (distance + r + shift + sweep);
+    if (key + shift + sweep + margin < view.range.near) continue;
     if (key - shift - below - margin > view.range.far) continue;
     drop = std::max(drop, below);
     order.push_back({Sortable(key), static_cast<std::uint32_t>(found.size())});
@@ -146,7 +152,7 @@ void Prepare(const Spheres& spheres, const View& view, Prepared* out) {
   out->slack = shift + drop;
   out->records.resize(n);
   out->ranks.resize(n);
-  out->coordinates.assign(4 * stride, 0.0f);
+  out->coordinates.assign((spheres.velocities ? 7 : 4) * stride, 0.0f);
   float* p = out->coordinates.data();
   for (std::size_t k = 0; k < n; ++k) {
     const Record& record = found[order[k].index];
@@ -156,6 +162,12 @@ void Prepare(const Spheres& spheres, const View& view, Prepared* out) {
     p[2 * stride + k] = record.sphere.z, p[3 * stride + k] = record.reach;
   }
   out->list = {p, p + stride, p + 2 * stride, p + 3 * stride, out->ranks.data()};
+  if (spheres.velocities == nullptr) return;
+  out->list.vx = p + 4 * stride, out->list.vy = p + 5 * stride, out->list.vz = p + 6 * stride;
+  for (std::size_t k = 0; k < n; ++k) {
+    const float* u = spheres.velocities + 3 * std::int64_t{out->records[k].id};
+    out->list.vx[k] = u[0], out->list.vy[k] = u[1], out->list.vz[k] = u[2];
+  }
 }
 
 }  // namespace jaxrec

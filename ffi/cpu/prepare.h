@@ -15,13 +15,14 @@ struct Spheres {
   const float* centers;  // [count, 3]
   const float* radii;    // negative: hidden
   const float* opacities;
-  const float* features;  // [count, channels]
+  const float* features;    // [count, channels]
+  const float* velocities;  // [count, 3], null if nothing moves
 };
 
 // Owns what View and the blocks' candidates point into.
 struct Prepared {
   std::vector<Record> records;     // visible spheres by key, ties by id
-  std::vector<float> coordinates;  // x, y, z, reach; each padded for vector reads
+  std::vector<float> coordinates;  // x, y, z, reach and, of what moves, the velocity; each padded
   std::vector<std::int32_t> ranks;
   Candidates list;
   float slack = 0.0f;

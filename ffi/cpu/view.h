@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/chord.h"
+#include "core/motion.h"
 
 namespace jaxrec {
 
@@ -23,7 +23,8 @@ struct Candidates {
   float* y;
   float* z;
   float* reach;
-  std::int32_t* rank;  // index into View::records
+  std::int32_t* rank;   // index into View::records
+  float *vx, *vy, *vz;  // null if nothing moves
 };
 
 // A float array over pixels and channels of which any axis may be broadcast (stride 0).
@@ -38,7 +39,8 @@ struct BlockOptions {
   int tile;
   int tracked;        // nearest hits to remember
   int gradient_hits;  // nearest hits that carry gradients, 0 for all
-  int need;           // bits: centers, radii, opacities, features, origins, directions
+  int need;           // bits: centers, radii, opacities, features, origins, directions,
+                      // velocities, times
 };
 
 struct View {
@@ -48,6 +50,10 @@ struct View {
   Beam beam;
   Range range;
   float gamma, background_depth;
+  // If spheres move, else null; records hold their centers in the middle of the times.
+  const float* velocities;
+  const float* times;
+  TimeSpan span;
   float slack;  // how far a ray's own x - r may lie below Record::key
   const Record* records;
   std::int32_t count;
@@ -68,6 +74,7 @@ struct View {
   Pixels d_features, d_depth, d_alpha, level;
   float* d_origins;
   float* d_directions;
+  float* d_times;
 };
 
 struct Rect {
@@ -90,8 +97,12 @@ struct Workspace {
   ~Workspace();
 };
 
-// Cotangent sums of the spheres of one block: x, y, z, radius, opacity, then the features.
+// Cotangent sums of the spheres of one block: x, y, z, radius, opacity, then the features and,
+// where spheres move, the velocity.
 constexpr int kSphereSums = 5;
+inline int SumsOf(const View& view) {
+  return kSphereSums + view.channels + (view.velocities ? 3 : 0);
+}
 struct BlockSums {
   Scratch ranks, sums;
   std::int32_t count = 0;

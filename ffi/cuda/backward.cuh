@@ -8,10 +8,10 @@
 namespace jaxrec {
 
 // What a lane holds of one of its rays.
-template <int kChannels>
+template <int kChannels, typename Motion>
 struct LaneState {
   LaneRay at;
-  Upstream<kChannels> up;
+  UpstreamFor<kChannels, Motion> up;
   // For ordered kinds: what is behind a hit is what all hits give less those up to it.
   float reached = 1, lost = 0;
   float inverse_total = 1;
@@ -22,9 +22,10 @@ template <int kChannels, typename Policy, typename Path, int kTerms>
 __device__ __forceinline__ void PullHit(const BlendCall& call, const Policy& policy,
                                         const Path& path, const typename Path::Sphere& sphere,
                                         const typename Path::Meeting& met, int entry,
-                                        LaneState<kChannels>* lane, float (&v)[kTerms]) {
+                                        LaneState<kChannels, typename Path::Motion>* lane,
+                                        float (&v)[kTerms]) {
   constexpr int kUnroll = kUnrollOf<kChannels>;
-  Upstream<kChannels>& up = lane->up;
+  auto& up = lane->up;
   const int rank = path.Rank(entry), id = path.Id(entry);
   const auto hit = path.Weigh(met, sphere);
   float value = up.d_alpha + up.d_depth * path.Depth(met, sphere, hit);
@@ -60,7 +61,7 @@ __device__ __forceinline__ void PullHit(const BlendCall& call, const Policy& pol
   }
   if (near) {
     float share;
-    const SphereCotangent d =
+    const auto d =
         path.Pull(met, sphere, entry, hit, lane->at.ray, pixel, value, up.d_depth, &share);
     Collect(d, share, &up, v);
   }
@@ -70,7 +71,7 @@ template <int kEach, int kChannels, typename Policy, typename Path, typename Out
 __device__ __forceinline__ void Pull(const BlendCall& call, const Prepared& p, int pair,
                                      const PairData& data, const Place& place, const Policy& policy,
                                      const Path& path, TileBounds* bounds, const Out& out,
-                                     LaneState<kChannels> (&lanes)[kEach]) {
+                                     LaneState<kChannels, typename Path::Motion> (&lanes)[kEach]) {
   const float of_feature = GridOf(path.bounds.feature);
   int limit = -1;
 #pragma unroll
@@ -87,10 +88,10 @@ __device__ __forceinline__ void Pull(const BlendCall& call, const Prepared& p, i
       any = any | drawn[k];
     }
     if (!__any_sync(~0u, any)) return;
-    float v[kTermsOf<kChannels>] = {};
+    float v[kTermsOf<kChannels, typename Path::Motion>] = {};
 #pragma unroll
     for (int k = 0; k < kEach; ++k)
-      if (drawn[k]) PullHit(call, policy, path, sphere, met[k], entry, &lanes[k], v);
+      if (drawn[k]) PullHit<kChannels>(call, policy, path, sphere, met[k], entry, &lanes[k], v);
     Scatter(out, path.GridsOf(sphere, entry), of_feature, path.Id(entry), v);
   };
   WalkTile<kQueue / kEach>(call, p, pair, data, place, bounds, path, [&](int waiting, bool) {
@@ -101,23 +102,25 @@ __device__ __forceinline__ void Pull(const BlendCall& call, const Prepared& p, i
 }
 
 // Blocks that a multiprocessor should hold: a few spills cost less than fewer warps.
-template <int kEach, int kChannels>
+template <int kEach, int kChannels, typename Motion>
 constexpr int kBackwardBlocks = kEach == 2        ? 5
+                                : Motion::kMoves  ? (kChannels <= 3 ? 2 : 1)
                                 : kChannels <= 3  ? 3
                                 : kChannels <= 19 ? 2
                                                   : 1;
 
-template <typename Tile, typename Policy, int kChannels, typename Out, int kEach = 1>
-__global__ void __launch_bounds__(Tile::kRays / kEach, kBackwardBlocks<kEach, kChannels>)
+template <typename Tile, typename Policy, int kChannels, typename Out, int kEach = 1,
+          typename Motion = Still>
+__global__ void __launch_bounds__(Tile::kRays / kEach, kBackwardBlocks<kEach, kChannels, Motion>)
     Backward(BlendCall call, Prepared p, Sums sums) {
   __shared__ TileBounds bounds;
-  __shared__ PullQueue queue;
+  __shared__ std::conditional_t<Motion::kMoves, MovingQueue, PullQueue> queue;
   Follow();
   const int pair = blockIdx.y;
   const Place place = Place::At(p.coarse, blockIdx.x);
   const PairData data = p.Of(call, pair);
   LoadBounds<Tile, kEach>(data, place.index, &bounds);
-  LaneState<kChannels> lanes[kEach];
+  LaneState<kChannels, Motion> lanes[kEach];
 #pragma unroll
   for (int k = 0; k < kEach; ++k) {
     const int warp = WarpOf<Tile, kEach>(k);
@@ -127,6 +130,14 @@ __global__ void __launch_bounds__(Tile::kRays / kEach, kBackwardBlocks<kEach, kC
     if (lanes[k].at.valid) LoadUpstream(call, pair, pixel, Policy::kOrdered, &lanes[k].up);
     lanes[k].inverse_total = 1.0f / lanes[k].up.second;
   }
+  [[maybe_unused]] TimeSpan span = {};
+  [[maybe_unused]] float time = 0;
+  [[maybe_unused]] __shared__ TimeSpan spans[Motion::kMoves ? kTileWarps : 1];
+  if constexpr (Motion::kMoves) {
+    static_assert(kEach == 1);
+    span = SpanOf(call, pair);
+    time = LoadTime<Tile>(call, pair, place, span, lanes[0].at.valid, spans);
+  }
   __syncthreads();
   const ViewState& view = bounds.view;
   const Policy policy = MakePolicy<Policy>(call, view);
@@ -135,20 +146,41 @@ __global__ void __launch_bounds__(Tile::kRays / kEach, kBackwardBlocks<kEach, kC
     const Bounds limits =
         Bounds::Of(call, sums.peaks[ProblemOf(call, pair)], view.range, view.gamma);
     const float* features = DataOf(call.batch, call.features, ProblemOf(call, pair));
-    if (view.mode == kCentral) {
+    if constexpr (Motion::kMoves) {
+      const MovingPath<Policy> path = {{{&queue}, call, view, policy, limits, features},
+                                       ProblemOf(call, pair),
+                                       span,
+                                       TimesOf(time, spans)};
+      Pull<kEach, kChannels>(call, p, pair, data, place, policy, path, &bounds, out, lanes);
+    } else if (view.mode == kCentral) {
       const CentralPullPath<Policy> path = {{{&queue}, call, view, policy}, limits, features};
-      Pull(call, p, pair, data, place, policy, path, &bounds, out, lanes);
+      Pull<kEach, kChannels>(call, p, pair, data, place, policy, path, &bounds, out, lanes);
     } else {
       const GeneralPath<Policy> path = {{&queue}, call, view, policy, limits, features};
-      Pull(call, p, pair, data, place, policy, path, &bounds, out, lanes);
+      Pull<kEach, kChannels>(call, p, pair, data, place, policy, path, &bounds, out, lanes);
     }
   }
 #pragma unroll
   for (int k = 0; k < kEach; ++k) {
     Pixel pixel;
-    if (PixelOf<Tile>(call, place.x, place.y, WarpOf<Tile, kEach>(k), &pixel))
+    if (PixelOf<Tile>(call, place.x, place.y, WarpOf<Tile, kEach>(k), &pixel)) {
       StoreRays(call, pair, pixel, lanes[k].at.ray, lanes[k].up);
+      if constexpr (Motion::kMoves) StoreTime(call, pair, pixel, lanes[k].up);
+    }
   }
 }
+
+struct BackwardKernel {
+  void (*run)(BlendCall, Prepared, Sums);
+  int threads;
+};
+
+template <typename Tile, typename Policy, int kChannels, int kEach, typename Motion = Still>
+BackwardKernel BackwardKernelOf() {
+  return {Backward<Tile, Policy, kChannels, SumsFor<Motion>, kEach, Motion>, kQueue / kEach};
+}
+
+// That of spheres that move.
+BackwardKernel MovingBackwardKernel(const BlendCall& call);
 
 }  // namespace jaxrec

@@ -39,7 +39,8 @@ PixelField FieldOf(const BlendShape& s, const F32& x, bool channels) {
 }
 
 struct Inputs {
-  F32 centers, radii, opacities, features, origins, directions, footprint, limits;
+  F32 centers, radii, opacities, features, origins, directions, footprint;
+  F32 velocities, times, interval, limits;
 };
 
 ffi::Error MakeCall(const BlendShape& s, const Inputs& in, U8Result& scratch, BlendCall* call) {
@@ -62,6 +63,12 @@ ffi::Error MakeCall(const BlendShape& s, const Inputs& in, U8Result& scratch, Bl
   call->directions = BatchedOf<const float>(s, in.directions, 4);
   call->footprint = BatchedOf<const float>(s, in.footprint, 2);
   call->limits = BatchedOf<const float>(s, in.limits, 1);
+  call->moves = Moves(in.interval);
+  if (call->moves) {
+    call->velocities = BatchedOf<const float>(s, in.velocities, 2);
+    call->times = BatchedOf<const float>(s, in.times, 3);
+    call->interval = BatchedOf<const float>(s, in.interval, 2);
+  }
   call->scratch = scratch->typed_data();
   call->scratch_bytes = scratch->element_count();
   return ffi::Error::Success();
@@ -73,15 +80,18 @@ ffi::Error Told(const char* error) {
 }
 
 ffi::Error Forward(cudaStream_t stream, F32 centers, F32 radii, F32 opacities, F32 features,
-                   F32 origins, F32 directions, F32 footprint, F32 background, F32 limits,
-                   F32Result out_features, F32Result out_depth, F32Result out_alpha, S32Result ids,
-                   S32Result counts, F32Result normalizer, S32Result last, U8Result kept,
-                   U8Result scratch, std::int32_t kind, std::int32_t stop, float logit_stop,
-                   float min_transmittance, std::int32_t) {
-  const Inputs in = {centers, radii, opacities, features, origins, directions, footprint, limits};
+                   F32 origins, F32 directions, F32 footprint, F32 velocities, F32 times,
+                   F32 interval, F32 background, F32 limits, F32Result out_features,
+                   F32Result out_depth, F32Result out_alpha, S32Result ids, S32Result counts,
+                   F32Result normalizer, S32Result last, U8Result kept, U8Result scratch,
+                   std::int32_t kind, std::int32_t stop, float logit_stop, float min_transmittance,
+                   std::int32_t) {
+  const Inputs in = {centers,   radii,      opacities, features, origins, directions,
+                     footprint, velocities, times,     interval, limits};
   BlendShape s;
   JAXREC_RETURN_IF_ERROR(BlendShape::Parse(&s, centers, features, origins, radii, opacities,
-                                           directions, footprint, background, limits));
+                                           directions, footprint, velocities, times, interval,
+                                           background, limits));
   BlendCall call;
   JAXREC_RETURN_IF_ERROR(MakeCall(s, in, scratch, &call));
   call.kind = kind, call.stop = stop;
@@ -97,18 +107,20 @@ ffi::Error Forward(cudaStream_t stream, F32 centers, F32 radii, F32 opacities, F
 }
 
 ffi::Error Backward(cudaStream_t stream, F32 centers, F32 radii, F32 opacities, F32 features,
-                    F32 origins, F32 directions, F32 footprint, F32 limits, F32 normalizer,
-                    S32 last, S32 ids, U8 kept, F32 d_features, F32 d_depth, F32 d_alpha, F32 level,
-                    F32Result d_centers, F32Result d_radii, F32Result d_opacities,
-                    F32Result d_sphere_features, F32Result d_origins, F32Result d_directions,
-                    U8Result scratch, std::int32_t kind, std::int32_t stop, float logit_stop,
-                    float min_transmittance, std::int32_t, std::int32_t need,
+                    F32 origins, F32 directions, F32 footprint, F32 velocities, F32 times,
+                    F32 interval, F32 limits, F32 normalizer, S32 last, S32 ids, U8 kept,
+                    F32 d_features, F32 d_depth, F32 d_alpha, F32 level, F32Result d_centers,
+                    F32Result d_radii, F32Result d_opacities, F32Result d_sphere_features,
+                    F32Result d_origins, F32Result d_directions, F32Result d_velocities,
+                    F32Result d_times, U8Result scratch, std::int32_t kind, std::int32_t stop,
+                    float logit_stop, float min_transmittance, std::int32_t, std::int32_t need,
                     std::int32_t gradient_hits) {
-  const Inputs in = {centers, radii, opacities, features, origins, directions, footprint, limits};
+  const Inputs in = {centers,   radii,      opacities, features, origins, directions,
+                     footprint, velocities, times,     interval, limits};
   BlendShape s;
-  JAXREC_RETURN_IF_ERROR(BlendShape::Parse(&s, centers, features, origins, radii, opacities,
-                                           directions, footprint, limits, normalizer, last, ids,
-                                           kept, d_features, d_depth, d_alpha, level));
+  JAXREC_RETURN_IF_ERROR(BlendShape::Parse(
+      &s, centers, features, origins, radii, opacities, directions, footprint, velocities, times,
+      interval, limits, normalizer, last, ids, kept, d_features, d_depth, d_alpha, level));
   BlendCall call;
   JAXREC_RETURN_IF_ERROR(MakeCall(s, in, scratch, &call));
   call.kind = kind, call.stop = stop;
@@ -129,6 +141,7 @@ ffi::Error Backward(cudaStream_t stream, F32 centers, F32 radii, F32 opacities, 
   call.d_opacities = wanted(d_opacities, 2);
   call.d_sphere_features = wanted(d_sphere_features, 3);
   call.d_origins = wanted(d_origins, 4), call.d_directions = wanted(d_directions, 5);
+  call.d_velocities = wanted(d_velocities, 6), call.d_times = wanted(d_times, 7);
   return Told(LaunchBlendVjp(call, stream));
 }
 
@@ -141,8 +154,8 @@ std::int64_t BlendScratchBytes(std::int64_t spheres, std::int64_t views, std::in
   return static_cast<std::int64_t>(BlendScratch(spheres, views, height, width, channels, tracked));
 }
 
-std::int64_t BlendVjpScratchBytes(std::int64_t spheres, std::int64_t channels) {
-  return static_cast<std::int64_t>(SumsBytes(spheres, channels));
+std::int64_t BlendVjpScratchBytes(std::int64_t spheres, std::int64_t channels, bool moves) {
+  return static_cast<std::int64_t>(SumsBytes(spheres, channels, moves));
 }
 
 std::int64_t BlendKeptBytes(std::int64_t spheres, std::int64_t height, std::int64_t width,

@@ -71,6 +71,13 @@ struct BlendCall {
 
   void* scratch;
   std::size_t scratch_bytes;
+
+  // Whether spheres move; if so, their velocities, the times of the rays, the middle and half of
+  // the interval of those of each view, and gradients (null if not needed).
+  bool moves;
+  Batched<const float> velocities, times, interval;
+  float* d_velocities;
+  float* d_times;
 };
 
 // Whether the backward pass walks through all spheres: if not, it goes through the nearest hits.
@@ -80,7 +87,7 @@ inline bool WalksBackward(int kind, int gradient_hits) { return kind != 0 || gra
 // view wants to be kept.
 std::size_t BlendScratch(std::int64_t spheres, std::int64_t views, std::int64_t height,
                          std::int64_t width, std::int64_t channels, std::int64_t tracked);
-std::size_t SumsBytes(std::int64_t spheres, std::int64_t channels);
+std::size_t SumsBytes(std::int64_t spheres, std::int64_t channels, bool moves);
 std::size_t BlendKept(std::int64_t spheres, std::int64_t height, std::int64_t width,
                       std::int64_t channels, std::int64_t tracked);
 

@@ -219,6 +219,7 @@ __global__ void __launch_bounds__(Tile::kRays, 8) BoundStrips(BlendCall call, Pr
 }
 
 // What the bounds of all its rays say of a view.
+template <typename Motion>
 __device__ __forceinline__ void Classify(const std::uint32_t* values, ViewState* out) {
   const Frame& frame = out->frame;
   const float count = __uint_as_float(values[kSpanSums + 3]),
@@ -246,7 +247,8 @@ __device__ __forceinline__ void Classify(const std::uint32_t* values, ViewState*
   if (count == 0.0f) shift = 0, along = {0, 0};
   shift = sqrtf(shift);
   out->mode = kGeneral;
-  if (same && out->beam.spread && out->beam.e0 == 0.0f) out->mode = kCentral;
+  // What moves is nowhere in the space of directions.
+  if (!Motion::kMoves && same && out->beam.spread && out->beam.e0 == 0.0f) out->mode = kCentral;
   if (!out->beam.spread && spread <= kParallelTolerance) out->mode = kParallel;
   const bool parallel = out->mode == kParallel;
   const float middle = Dot(o, n);
@@ -260,6 +262,7 @@ __device__ __forceinline__ void Classify(const std::uint32_t* values, ViewState*
 }
 
 // The keys of some spheres, in order, which split all of them into buckets.
+template <typename Motion>
 __device__ __forceinline__ void SplitSpheres(const BlendCall& call, const Prepared& p, int pair,
                                              const ViewState& view,
                                              SortMemory<Buckets::kSamples>* memory) {
@@ -268,12 +271,15 @@ __device__ __forceinline__ void SplitSpheres(const BlendCall& call, const Prepar
   __syncthreads();
   const std::int64_t first = std::int64_t{pair} * p.buckets.count;
   std::uint64_t* keys = p.spill + std::int64_t{pair} * call.spheres;
+  TimeSpan span = {};
+  if constexpr (Motion::kMoves) span = SpanOf(call, pair);
   for (int i = threadIdx.x; i < p.buckets.samples(); i += kViewThreads) {
     SphereRecord record;
     float below;
     const int sphere = p.buckets.Sample(i, call.spheres);
-    const SphereValues values = SphereValues::Load(call, ProblemOf(call, pair), sphere);
-    if (See(view, values, sphere, &record, &below)) keys[atomicAdd(&sampled, 1)] = KeyOf(record);
+    const auto values = ValuesOf<Motion>::Load(call, ProblemOf(call, pair), sphere);
+    if (See(view, values, span, sphere, &record, &below))
+      keys[atomicAdd(&sampled, 1)] = KeyOf(record);
   }
   for (int i = threadIdx.x; i < p.buckets.count; i += kViewThreads)
     p.held[(first + i) * Buckets::kApart] = 0;
@@ -368,6 +374,7 @@ union ViewMemory {
 
 // What kind of view it is; then one block bounds its cells, columns and rows, and clears what is
 // counted later, and another splits the spheres.
+template <typename Motion>
 __global__ void __launch_bounds__(kViewThreads, 1) BoundViews(BlendCall call, Prepared p) {
   Follow();
   extern __shared__ float4 view_memory[];
@@ -394,9 +401,9 @@ __global__ void __launch_bounds__(kViewThreads, 1) BoundViews(BlendCall call, Pr
     view.gamma = limits[2], view.background_depth = limits[3];
   }
   __syncthreads();
-  if (threadIdx.x == 0) Classify(values, &view);
+  if (threadIdx.x == 0) Classify<Motion>(values, &view);
   __syncthreads();
-  if (blockIdx.x == 1) return SplitSpheres(call, p, pair, view, &memory.sample);
+  if (blockIdx.x == 1) return SplitSpheres<Motion>(call, p, pair, view, &memory.sample);
   if (threadIdx.x < 2) p.taken[2 * pair + threadIdx.x] = 0;
   if (threadIdx.x == 0) p.used[pair] = 0;
   BoundLines(p, pair, view, values, memory.ends, &stored);
@@ -413,8 +420,9 @@ void BoundRays(const BlendCall& call, const Prepared& p, const Stream& stream) {
     stream.Launch(BoundStrips<RowTile>, strips, RowTile::kRays, 0, call, p);
   const std::size_t lines = 2 * sizeof(std::uint32_t) * c.lines();
   const int bytes = static_cast<int>(lines > sizeof(ViewMemory) ? lines : sizeof(ViewMemory));
-  cudaFuncSetAttribute(BoundViews, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  stream.Launch(BoundViews, dim3(2, call.pairs), kViewThreads, bytes, call, p);
+  const auto bound_views = call.moves ? BoundViews<Linear> : BoundViews<Still>;
+  cudaFuncSetAttribute(bound_views, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  stream.Launch(bound_views, dim3(2, call.pairs), kViewThreads, bytes, call, p);
 }
 
 }  // namespace jaxrec

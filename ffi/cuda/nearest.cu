@@ -9,10 +9,10 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kFew = 3;  // rays that share a sphere and still add their terms one by one
 
-template <int kChannels>
+template <int kChannels, typename Motion = Still>
 __global__ void __launch_bounds__(kThreads) PullNearest(BlendCall call, Sums sums) {
   Follow();
-  constexpr int kTerms = kTermsOf<kChannels>;
+  constexpr int kTerms = kTermsOf<kChannels, Motion>;
   constexpr int kUnroll = kUnrollOf<kChannels>;
   const int pair = blockIdx.z, problem = ProblemOf(call, pair), view = ViewOf(call, pair);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -28,19 +28,25 @@ __global__ void __launch_bounds__(kThreads) PullNearest(BlendCall call, Sums sum
   const Softmax policy = PolicyOf<Softmax>::Make(call, range, limits[2], limits[3]);
   const Bounds bounds = Bounds::Of(call, sums.peaks[problem], range, limits[2]);
   const float of_feature = GridOf(bounds.feature);
-  const SphereSums out = SphereSums::Of(call, sums, problem);
+  const SumsFor<Motion> out = SumsFor<Motion>::Of(call, sums, problem);
   const float* centers = DataOf(call.batch, call.centers, problem);
   const float* radii = DataOf(call.batch, call.radii, problem);
   const float* opacities = DataOf(call.batch, call.opacities, problem);
   const float* features = DataOf(call.batch, call.features, problem);
-  Upstream<kChannels> up;
+  UpstreamFor<kChannels, Motion> up;
   Ray<float> ray = {};
+  [[maybe_unused]] TimeSpan span = {};
+  [[maybe_unused]] float time = 0;  // of the ray, from the middle of the view's
   if (inside) {
     const std::int64_t at = 3 * (std::int64_t{view} * call.height * call.width + p.index);
     const float* o = DataOf(call.batch, call.origins, problem) + at;
     const float* n = DataOf(call.batch, call.directions, problem) + at;
     LoadUpstream(call, pair, p, false, &up);
     if (up.last >= 0) ray = {o[0], o[1], o[2], n[0], n[1], n[2]};
+    if constexpr (Motion::kMoves) {
+      span = SpanOf(call, pair);
+      if (up.last >= 0) time = DataOf(call.batch, call.times, problem)[at / 3] - span.middle;
+    }
   }
   const int hits = min(call.gradient_hits, call.tracked);
   for (int k = 0; k < hits; ++k) {
@@ -48,13 +54,21 @@ __global__ void __launch_bounds__(kThreads) PullNearest(BlendCall call, Sums sum
     unsigned pending = __ballot_sync(~0u, id >= 0);
     if (pending == 0) break;
     float v[kTerms] = {};
-    Grids grids = {};
+    GridsFor<Motion> grids = {};
     if (id >= 0) {
-      const Sphere sphere = {centers[3 * std::int64_t{id}], centers[3 * std::int64_t{id} + 1],
-                             centers[3 * std::int64_t{id} + 2], radii[id]};
+      Sphere sphere = {centers[3 * std::int64_t{id}], centers[3 * std::int64_t{id} + 1],
+                       centers[3 * std::int64_t{id} + 2], radii[id]};
       const float opacity = opacities[id];
       Chord<float> chord;
-      Split(ray, sphere, &chord);
+      Velocity velocity = {};
+      if constexpr (Motion::kMoves) {
+        velocity = VelocityOf(call, problem, id);
+        sphere.x += velocity.x * span.middle, sphere.y += velocity.y * span.middle;
+        sphere.z += velocity.z * span.middle;
+        Split(ray, sphere, velocity, time, &chord);
+      } else {
+        Split(ray, sphere, &chord);
+      }
       Meet(sphere, beam, range, &chord);
       const auto hit = policy.Weigh(chord, sphere, opacity);
       float value = up.d_alpha + up.d_depth * policy.Depth(chord, hit);
@@ -65,8 +79,15 @@ __global__ void __launch_bounds__(kThreads) PullNearest(BlendCall call, Sums sum
       float share;
       const auto d = policy.Pull(chord, hit, sphere, beam, opacity, true, up.first, up.second,
                                  up.level, value, up.d_depth, &share);
-      Collect(Spread(d, chord, ray), share, &up, v);
-      grids = bounds.For(sphere.r, opacity, chord.half_width);
+      const SphereCotangent still = Spread(d, chord, ray);
+      const Grids grids_of_still = bounds.For(sphere.r, opacity, chord.half_width);
+      if constexpr (Motion::kMoves) {
+        Collect(Moving(still, velocity, span.middle + time), share, &up, v);
+        grids = MovingGrids::Of(grids_of_still, span);
+      } else {
+        Collect(still, share, &up, v);
+        grids = grids_of_still;
+      }
     }
     // Where few rays share a sphere they add for themselves, all such rays at once.
     const unsigned same = __match_any_sync(~0u, id);
@@ -81,8 +102,11 @@ __global__ void __launch_bounds__(kThreads) PullNearest(BlendCall call, Sums sum
       const int leader = __ffs(pending) - 1;
       const int shared_id = __shfl_sync(~0u, id, leader);
       const unsigned members = __shfl_sync(~0u, same, leader);
-      const Grids shared_grids = {__shfl_sync(~0u, grids.geometry, leader),
-                                  __shfl_sync(~0u, grids.opacity, leader)};
+      GridsFor<Motion> shared_grids;
+      shared_grids.geometry = __shfl_sync(~0u, grids.geometry, leader);
+      shared_grids.opacity = __shfl_sync(~0u, grids.opacity, leader);
+      if constexpr (Motion::kMoves)
+        shared_grids.velocity = __shfl_sync(~0u, grids.velocity, leader);
       float own[kTerms];
       const bool mine = members >> lane & 1;
 #pragma unroll(kTerms <= 40 ? kTerms : 1)
@@ -92,11 +116,14 @@ __global__ void __launch_bounds__(kThreads) PullNearest(BlendCall call, Sums sum
     }
   }
   if (inside) StoreRays(call, pair, p, ray, up);
+  if constexpr (Motion::kMoves)
+    if (inside) StoreTime(call, pair, p, up);
 }
 
 using Kernel = void (*)(BlendCall, Sums);
 
-Kernel Choose(int channels) {
+Kernel Choose(int channels, bool moves) {
+  if (moves) return channels <= 3 ? PullNearest<3, Linear> : PullNearest<64, Linear>;
   if (channels <= 3) return PullNearest<3>;
   if (channels <= 11) return PullNearest<11>;
   if (channels <= 19) return PullNearest<19>;
@@ -108,7 +135,7 @@ Kernel Choose(int channels) {
 
 const char* LaunchNearestVjp(const BlendCall& call, const Sums& sums, const Stream& stream) {
   const dim3 blocks((call.width + 15) / 16, (call.height + 15) / 16, call.pairs);
-  stream.Launch(Choose(call.channels), blocks, kThreads, 0, call, sums);
+  stream.Launch(Choose(call.channels, call.moves), blocks, kThreads, 0, call, sums);
   const cudaError_t status = cudaGetLastError();
   return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
 }

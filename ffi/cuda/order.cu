@@ -19,7 +19,7 @@ constexpr int kSortThreads = 512;
 constexpr int kRun = 5632;  // keys that a block sorts in shared memory
 
 // Records and keys of what the view sees, the keys in their buckets: a thread takes kEach spheres.
-template <int kEach>
+template <int kEach, typename Motion>
 __global__ void __launch_bounds__(kKeyThreads, 2) MakeKeys(BlendCall call, Prepared p) {
   Follow();
   // Splitters as a tree, the children of node i at 2 i and 2 i + 1: the first steps of a search
@@ -35,10 +35,13 @@ __global__ void __launch_bounds__(kKeyThreads, 2) MakeKeys(BlendCall call, Prepa
   ViewState& stored = p.Of(call, pair).view();
   // All loads are on their way at once.
   const int start = blockIdx.x * kEach * kKeyThreads + threadIdx.x;
-  SphereValues spheres[kEach];
+  ValuesOf<Motion> spheres[kEach];
 #pragma unroll
   for (int k = 0; k < kEach; ++k)
-    spheres[k] = SphereValues::Load(call, problem, min(start + k * kKeyThreads, call.spheres - 1));
+    spheres[k] =
+        ValuesOf<Motion>::Load(call, problem, min(start + k * kKeyThreads, call.spheres - 1));
+  TimeSpan span = {};
+  if constexpr (Motion::kMoves) span = SpanOf(call, pair);
   constexpr int kWords = sizeof(ViewState) / 4;
   static_assert(kWords <= kKeyThreads);
   if (threadIdx.x < kWords)
@@ -61,7 +64,7 @@ __global__ void __launch_bounds__(kKeyThreads, 2) MakeKeys(BlendCall call, Prepa
     SphereRecord record;
     float below = 0;
     bucket[k] = -1;
-    if (i >= call.spheres || !See(view, spheres[k], i, &record, &below)) continue;
+    if (i >= call.spheres || !See(view, spheres[k], span, i, &record, &below)) continue;
     p.unsorted[base + i] = record;
     const std::uint64_t key = KeyOf(record);
     int node = 1;
@@ -163,13 +166,18 @@ __global__ void __launch_bounds__(kSortThreads, 2) SortBuckets(BlendCall call, P
   }
 }
 
+template <typename Motion>
+void LaunchKeys(const BlendCall& call, const Prepared& p, const Stream& stream) {
+  const int each = call.spheres < kManyKeys ? 1 : kKeysEach;
+  const unsigned blocks = (call.spheres + kKeyThreads * each - 1) / (kKeyThreads * each);
+  stream.Launch(each == 1 ? MakeKeys<1, Motion> : MakeKeys<kKeysEach, Motion>,
+                dim3(blocks, call.pairs), kKeyThreads, 0, call, p);
+}
+
 }  // namespace
 
 void SortSpheres(const BlendCall& call, const Prepared& p, const Stream& stream) {
-  const int each = call.spheres < kManyKeys ? 1 : kKeysEach;
-  const unsigned blocks = (call.spheres + kKeyThreads * each - 1) / (kKeyThreads * each);
-  stream.Launch(each == 1 ? MakeKeys<1> : MakeKeys<kKeysEach>, dim3(blocks, call.pairs),
-                kKeyThreads, 0, call, p);
+  call.moves ? LaunchKeys<Linear>(call, p, stream) : LaunchKeys<Still>(call, p, stream);
   constexpr int kBytes = sizeof(SortMemory<kRun>);
   static_assert(kBytes <= 63 * 1024);  // of 64 KB that the smallest multiprocessors have
   cudaFuncSetAttribute(SortBuckets, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);

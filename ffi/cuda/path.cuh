@@ -5,6 +5,7 @@
 // what a hit is. Its Sphere is what waits, its Meeting what a ray knows of it.
 #pragma once
 
+#include "cuda/see.cuh"
 #include "cuda/sums.cuh"
 #include "cuda/tile.cuh"
 
@@ -109,6 +110,8 @@ __device__ __forceinline__ float Omitted(const BlendCall& call, float bound, int
 // What the paths share.
 template <typename Queue>
 struct QueuePath {
+  using Motion = Still;
+
   Queue* queue;
 
   __device__ int Rank(int at) const { return __float_as_int(queue->part[3][at].w); }
@@ -231,8 +234,8 @@ struct ChordSphere {
 };
 
 // Any other view.
-template <typename Policy>
-struct GeneralPath : QueuePath<WarpQueue> {
+template <typename Policy, typename Queue = WarpQueue>
+struct GeneralPath : QueuePath<Queue> {
   static constexpr bool kFromStart = false;
 
   using Sphere = ChordSphere;
@@ -252,7 +255,7 @@ struct GeneralPath : QueuePath<WarpQueue> {
                        const float (&staged)[kStagedChannels], int remaining) const {
     const float slack = view.shift + __uint_as_float(view.drop_bits);
     const float bound = policy.LogBound(s.distance - s.r - slack);
-    Put(queue, at,
+    Put(this->queue, at,
         ChordSphere{s.x,
                     s.y,
                     s.z,
@@ -263,13 +266,13 @@ struct GeneralPath : QueuePath<WarpQueue> {
                     Omitted<Policy>(call, bound, remaining),
                     bounds.For(s.r, s.opacity, view.beam.e0 + view.beam.e1 * fabsf(s.distance)),
                     {}});
-    WaitRest(at, s, rank, staged);
+    this->WaitRest(at, s, rank, staged);
   }
   __device__ bool Near(const Bound& bound, int at) const {
-    const float4 a = queue->part[0][at];
-    return Passes(bound, {a.x, a.y, a.z, 0, 0, 0, queue->part[1][at].z, 0});
+    const float4 a = this->queue->part[0][at];
+    return Passes(bound, {a.x, a.y, a.z, 0, 0, 0, this->queue->part[1][at].z, 0});
   }
-  __device__ Sphere Load(int at) const { return Get<Sphere>(*queue, at); }
+  __device__ Sphere Load(int at) const { return Get<Sphere>(*this->queue, at); }
   __device__ float Opacity(const Sphere& sphere) const { return sphere.opacity; }
   __device__ bool Meet(const Ray<float>& ray, const Sphere& s, Meeting* chord) const {
     const jaxrec::Sphere sphere = {s.x, s.y, s.z, s.r};
@@ -293,6 +296,109 @@ struct GeneralPath : QueuePath<WarpQueue> {
     return Spread(PullChord(policy, chord, hit, jaxrec::Sphere{s.x, s.y, s.z, s.r}, view.beam,
                             s.opacity, pixel, value, d_depth, share),
                   chord, ray);
+  }
+};
+
+// What waits of spheres that move: besides, their velocities and speeds.
+struct MovingQueue : WarpQueue {
+  float4 velocity[kQueue];
+};
+struct MovingSphere : ChordSphere {
+  Velocity velocity;
+};
+
+// When the ray of a lane is measured, and those of its warp and of the tile: counted from the
+// middle of the view's times.
+struct LaneTimes {
+  float own;
+  TimeSpan of_warp, of_tile;
+};
+
+// That of a lane's ray; `spans`, shared memory, gets that of the warp.
+template <typename Tile>
+__device__ __forceinline__ float LoadTime(const BlendCall& call, int pair, const Place& place,
+                                          const TimeSpan& of_view, bool valid, TimeSpan* spans) {
+  Pixel pixel;
+  PixelOf<Tile>(call, place.x, place.y, threadIdx.x / 32, &pixel);
+  const float* times = DataOf(call.batch, call.times, ProblemOf(call, pair)) +
+                       std::int64_t{ViewOf(call, pair)} * call.height * call.width;
+  const float time = valid ? times[pixel.index] - of_view.middle : 0.0f;
+  const float low = -WarpMax(valid ? -time : -INFINITY), high = WarpMax(valid ? time : -INFINITY);
+  if (threadIdx.x % 32 == 0) spans[threadIdx.x / 32] = {low, high};
+  return time;
+}
+// Once all warps have written theirs, as the first and the last time; none where no ray is valid.
+__device__ __forceinline__ LaneTimes TimesOf(float own, const TimeSpan* spans) {
+  const auto centered = [](float low, float high) {
+    return low <= high ? TimeSpan{0.5f * low + 0.5f * high, 0.5f * high - 0.5f * low} : TimeSpan{};
+  };
+  float low = INFINITY, high = -INFINITY;
+  for (int w = 0; w < kTileWarps; ++w)
+    low = fminf(low, spans[w].middle), high = fmaxf(high, spans[w].half);
+  const TimeSpan of_warp = spans[threadIdx.x / 32];
+  return {own, centered(of_warp.middle, of_warp.half), centered(low, high)};
+}
+
+// Spheres that move, in any view: each warp looks for them where they are at its times.
+template <typename Policy>
+struct MovingPath : GeneralPath<Policy, MovingQueue> {
+  using Motion = Linear;
+  using Base = GeneralPath<Policy, MovingQueue>;
+  using Sphere = MovingSphere;
+  using Meeting = Chord<float>;
+
+  int problem;
+  TimeSpan of_view;
+  LaneTimes times;
+
+  // Where rays of these times may hit a sphere.
+  __device__ SphereRecord At(SphereRecord s, const Velocity& v, float speed, TimeSpan span) const {
+    s.reach += SweptReach(speed, span) + 3e-7f * (fabsf(s.x) + fabsf(s.y) + fabsf(s.z));
+    s.x += v.x * span.middle, s.y += v.y * span.middle, s.z += v.z * span.middle;
+    return s;
+  }
+  __device__ float OwnReach(const SphereRecord& s, float speed) const {
+    return ReachOf(this->view, s.r, fabsf(s.distance) + speed * of_view.half);
+  }
+  __device__ bool Passes(const Bound& bound, SphereRecord s) const {
+    const Velocity v = VelocityOf(this->call, problem, s.id);
+    const float speed = v.Speed();
+    s.reach = OwnReach(s, speed);
+    return Base::Passes(bound, At(s, v, speed, times.of_tile));
+  }
+  __device__ void Wait(int at, SphereRecord s, int rank, const float (&staged)[kStagedChannels],
+                       int remaining) const {
+    const Velocity v = VelocityOf(this->call, problem, s.id);
+    const float speed = v.Speed();
+    s.reach = OwnReach(s, speed);
+    Base::Wait(at, s, rank, staged, remaining);
+    this->queue->velocity[at] = {v.x, v.y, v.z, speed};
+  }
+  __device__ bool Near(const Bound& bound, int at) const {
+    const float4 a = this->queue->part[0][at], v = this->queue->velocity[at];
+    const SphereRecord s = {a.x, a.y, a.z, 0, 0, 0, this->queue->part[1][at].z, 0};
+    return Base::Passes(bound, At(s, {v.x, v.y, v.z}, v.w, times.of_warp));
+  }
+  __device__ Sphere Load(int at) const {
+    const float4 v = this->queue->velocity[at];
+    return {Base::Load(at), {v.x, v.y, v.z}};
+  }
+  __device__ bool Meet(const Ray<float>& ray, const Sphere& s, Meeting* chord) const {
+    const jaxrec::Sphere sphere = {s.x, s.y, s.z, s.r};
+    Split(ray, sphere, s.velocity, times.own, chord);
+    if (!(chord->p2 <= s.reach * s.reach)) return false;
+    jaxrec::Meet(sphere, this->view.beam, this->view.range, chord);
+    return this->policy.Counts(*chord);
+  }
+  __device__ MovingGrids GridsOf(const Sphere& s, int) const {
+    return MovingGrids::Of(s.grids, of_view);
+  }
+  template <typename Hit, typename Pixel>
+  __device__ MovingCotangent Pull(const Meeting& chord, const Sphere& s, int at, const Hit& hit,
+                                  const Ray<float>& ray, const Pixel& pixel, float value,
+                                  float d_depth, float* share) const {
+    return Moving(Base::Pull(chord, s, at, hit, ray, pixel, value, d_depth, share), s.velocity,
+                  of_view.middle + times.own);
   }
 };
 

@@ -5,11 +5,13 @@
 // the rays which may hit it: for rays from one origin the space of directions, for parallel rays
 // the plane across them. Bounds of rays are boxes there. Other rays are bounded by boxes of
 // directions around the view's mean origin first (spheres are widened by how far origins lie from
-// it), then, for a tile or a warp, by a cone.
+// it), then, for a tile or a warp, by a cone. A sphere that moves is one that reaches over all of
+// its way, until tiles and warps look where it is at their own times.
 #pragma once
 
 #include "core/central.h"
 #include "core/cone.h"
+#include "core/motion.h"
 #include "cuda/blend.h"
 #include "cuda/launch.cuh"
 
@@ -226,6 +228,18 @@ __device__ __forceinline__ int ProblemOf(const BlendCall& call, int pair) {
 }
 __device__ __forceinline__ int ViewOf(const BlendCall& call, int pair) {
   return call.views == 1 ? 0 : call.problems == 1 ? pair : pair % call.views;
+}
+
+// Of spheres that move.
+__device__ __forceinline__ TimeSpan SpanOf(const BlendCall& call, int pair) {
+  const float* interval =
+      DataOf(call.batch, call.interval, ProblemOf(call, pair)) + 2 * ViewOf(call, pair);
+  return {interval[0], interval[1]};
+}
+__device__ __forceinline__ Velocity VelocityOf(const BlendCall& call, int problem,
+                                               std::int64_t sphere) {
+  const float* v = DataOf(call.batch, call.velocities, problem) + 3 * sphere;
+  return {v[0], v[1], v[2]};
 }
 
 // Where the parts of one view's kept bytes begin.

@@ -36,11 +36,12 @@ __device__ __forceinline__ float PeakOf(const BlendCall& call, const PixelField&
 }
 
 // Zeroes the sums and finds the peaks.
+template <typename Motion>
 __global__ void __launch_bounds__(kThreads) FindPeaks(BlendCall call, Sums sums) {
   Follow();
   const int pair = blockIdx.y, problem = ProblemOf(call, pair);
   const int start = blockIdx.x * blockDim.x + threadIdx.x, step = gridDim.x * blockDim.x;
-  const std::int64_t terms = std::int64_t{call.spheres} * (kSphereTerms + call.channels);
+  const std::int64_t terms = std::int64_t{call.spheres} * (kFirstTerms<Motion> + call.channels);
   float feature = 0;
   if (ViewOf(call, pair) == 0) {
     double* zeroed = sums.terms + problem * terms;
@@ -57,18 +58,24 @@ __global__ void __launch_bounds__(kThreads) FindPeaks(BlendCall call, Sums sums)
 }
 
 // A thread for each sphere.
+template <typename Motion>
 __global__ void __launch_bounds__(kThreads) Settle(BlendCall call, Sums sums) {
   Follow();
   const std::int64_t row = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (row >= std::int64_t{call.problems} * call.spheres) return;
-  const double* terms = sums.terms + row * (kSphereTerms + call.channels);
+  constexpr int kFirst = kFirstTerms<Motion>;
+  const double* terms = sums.terms + row * (kFirst + call.channels);
   if (call.d_centers)
     for (int k = 0; k < 3; ++k) call.d_centers[3 * row + k] = static_cast<float>(terms[k]);
   if (call.d_radii) call.d_radii[row] = static_cast<float>(terms[3]);
   if (call.d_opacities) call.d_opacities[row] = static_cast<float>(terms[4]);
   if (call.d_sphere_features)
     for (int c = 0; c < call.channels; ++c)
-      call.d_sphere_features[call.channels * row + c] = static_cast<float>(terms[kSphereTerms + c]);
+      call.d_sphere_features[call.channels * row + c] = static_cast<float>(terms[kFirst + c]);
+  if constexpr (Motion::kMoves)
+    if (call.d_velocities)
+      for (int k = 0; k < 3; ++k)
+        call.d_velocities[3 * row + k] = static_cast<float>(terms[kSphereTerms + k]);
 }
 
 unsigned Blocks(std::int64_t items) {
@@ -81,29 +88,32 @@ static_assert(sizeof(Peaks) <= kPeaksBytes);
 
 }  // namespace
 
-std::size_t SumsBytes(std::int64_t spheres, std::int64_t channels) {
-  return kPeaksBytes + sizeof(double) * spheres * (kSphereTerms + channels);
+std::size_t SumsBytes(std::int64_t spheres, std::int64_t channels, bool moves) {
+  const int first = moves ? kFirstTerms<Linear> : kFirstTerms<Still>;
+  return kPeaksBytes + sizeof(double) * spheres * (first + channels);
 }
 
 Sums StartSums(const BlendCall& call, void* memory, const Stream& stream) {
   const std::size_t peaks = kPeaksBytes * call.problems;
   // The sums are zeroed with the peaks, if there is a view.
   const std::size_t bytes =
-      call.pairs > 0 ? peaks : SumsBytes(call.spheres, call.channels) * call.problems;
+      call.pairs > 0 ? peaks : SumsBytes(call.spheres, call.channels, call.moves) * call.problems;
   cudaMemsetAsync(memory, 0, bytes, stream.stream);
   Sums sums = {static_cast<Peaks*>(memory),
                reinterpret_cast<double*>(static_cast<char*>(memory) + peaks)};
   const std::int64_t rays = std::int64_t{call.height} * call.width;
   const std::int64_t items = rays > call.spheres ? rays : call.spheres;
   if (call.pairs > 0)
-    stream.Launch(FindPeaks, dim3(Blocks(items / 4), call.pairs), kThreads, 0, call, sums);
+    stream.Launch(call.moves ? FindPeaks<Linear> : FindPeaks<Still>,
+                  dim3(Blocks(items / 4), call.pairs), kThreads, 0, call, sums);
   return sums;
 }
 
 void SettleSums(const BlendCall& call, const Sums& sums, const Stream& stream) {
   const std::int64_t rows = std::int64_t{call.problems} * call.spheres;
   const unsigned blocks = static_cast<unsigned>((rows + kThreads - 1) / kThreads);
-  if (rows > 0) stream.Launch(Settle, blocks, kThreads, 0, call, sums);
+  if (rows > 0)
+    stream.Launch(call.moves ? Settle<Linear> : Settle<Still>, blocks, kThreads, 0, call, sums);
 }
 
 }  // namespace jaxrec

@@ -7,6 +7,8 @@
 // this pre-rounding.)
 #pragma once
 
+#include <type_traits>
+
 #include "core/alpha.h"
 #include "core/softmax.h"
 #include "cuda/prepare.cuh"
@@ -18,7 +20,10 @@ namespace jaxrec {
 template <int kChannels>
 constexpr int kUnrollOf = kChannels <= 35 ? kChannels : 1;
 
-constexpr int kSphereTerms = 5;  // x, y, z, radius, opacity; then the features
+constexpr int kSphereTerms = 5;    // x, y, z, radius, opacity; then the features
+constexpr int kVelocityTerms = 3;  // of what moves, between these
+template <typename Motion>
+constexpr int kFirstTerms = kSphereTerms + (Motion::kMoves ? kVelocityTerms : 0);
 
 // Largest finite absolute values of a problem, as the bits of floats that are not negative.
 struct Peaks {
@@ -27,7 +32,7 @@ struct Peaks {
 
 struct Sums {
   Peaks* peaks;   // [problems]
-  double* terms;  // [problems, spheres, 5 + channels]
+  double* terms;  // [problems, spheres, 5 or 8, and channels]
 };
 
 // Zeroes the sums and finds the peaks. `memory` holds SumsBytes for each problem.
@@ -43,6 +48,20 @@ struct Grids {
   // That of a term, given that of the features.
   __device__ __forceinline__ float Of(int term, float feature) const {
     return term < 4 ? geometry : term == 4 ? opacity : feature;
+  }
+};
+
+// Of what moves.
+struct MovingGrids : Grids {
+  float velocity;
+
+  // The unit of times is the largest, rounded down to a power of two.
+  static __device__ __forceinline__ MovingGrids Of(const Grids& still, const TimeSpan& span) {
+    const float largest = fabsf(span.middle) + span.half;
+    return {still, __uint_as_float(__float_as_uint(largest) & 0x7f800000u) * still.geometry};
+  }
+  __device__ __forceinline__ float Of(int term, float feature) const {
+    return term < kSphereTerms || term >= kFirstTerms<Linear> ? Grids::Of(term, feature) : velocity;
   }
 };
 
@@ -102,8 +121,26 @@ struct SphereSums {
   }
 };
 
-template <int kChannels>
-constexpr int kTermsOf = (kSphereTerms + kChannels + 7) / 8 * 8;
+// Of what moves.
+struct MovingSums : SphereSums {
+  static __device__ MovingSums Of(const BlendCall& call, const Sums& sums, int problem) {
+    const int stride = kFirstTerms<Linear> + call.channels;
+    return {{sums.terms + std::int64_t{problem} * call.spheres * stride, call.channels, call.need,
+             stride}};
+  }
+  __device__ __forceinline__ bool Wants(int term) const {
+    if (term < kSphereTerms || term >= kFirstTerms<Linear>) return SphereSums::Wants(term);
+    return need >> 6 & 1;
+  }
+};
+
+template <typename Motion>
+using GridsFor = std::conditional_t<Motion::kMoves, MovingGrids, Grids>;
+template <typename Motion>
+using SumsFor = std::conditional_t<Motion::kMoves, MovingSums, SphereSums>;
+
+template <int kChannels, typename Motion = Still>
+constexpr int kTermsOf = (kFirstTerms<Motion> + kChannels + 7) / 8 * 8;
 
 // Calls add(term, sum) with the sum of each term of v over the warp, each on a lane of its own.
 template <int kTerms, typename Add>
@@ -127,6 +164,13 @@ __device__ __forceinline__ void Scatter(const SphereSums& out, const Grids& grid
     if (out.Wants(term)) out.Add(id, term, sum, grids.Of(term, of_feature));
   });
 }
+template <int kTerms>
+__device__ __forceinline__ void Scatter(const MovingSums& out, const MovingGrids& grids,
+                                        float of_feature, int id, const float (&v)[kTerms]) {
+  ForWarpSums(v, [&](int term, float sum) {
+    if (out.Wants(term)) out.Add(id, term, sum, grids.Of(term, of_feature));
+  });
+}
 
 // Cotangents of a ray's results, and what it saved.
 template <int kChannels>
@@ -138,6 +182,15 @@ struct Upstream {
   const std::int32_t* ids = nullptr;
   float turn[3] = {}, push[3] = {};  // cotangents of direction and, negative, of origin
 };
+
+// The same of a ray that sees spheres move.
+template <int kChannels>
+struct MovingUpstream : Upstream<kChannels> {
+  float time = 0;  // cotangent of the time
+};
+template <int kChannels, typename Motion>
+using UpstreamFor =
+    std::conditional_t<Motion::kMoves, MovingUpstream<kChannels>, Upstream<kChannels>>;
 
 // The first channel of a pixel; the next one is field.c further.
 __device__ __forceinline__ const float* FieldOf(const BlendCall& call, const PixelField& field,
@@ -184,8 +237,23 @@ __device__ __forceinline__ SphereCotangent Spread(const ChordCotangent<float>& d
           d.opacity};
 }
 
+// The same of a sphere that moves, and of the time.
+struct MovingCotangent {
+  SphereCotangent still;
+  float velocity[3], time;
+};
+
+// `time` is that of the ray, `since` that since the centers hold.
+__device__ __forceinline__ MovingCotangent Moving(const SphereCotangent& still,
+                                                  const Velocity& velocity, float since) {
+  const float* d = still.center;
+  return {still,
+          {since * d[0], since * d[1], since * d[2]},
+          velocity.x * d[0] + velocity.y * d[1] + velocity.z * d[2]};
+}
+
 // Those of the sphere are added to v, those of the ray to its own.
-template <int kChannels, int kTerms>
+template <int kFirst = kSphereTerms, int kChannels, int kTerms>
 __device__ __forceinline__ void Collect(const SphereCotangent& d, float share,
                                         Upstream<kChannels>* up, float (&v)[kTerms]) {
 #pragma unroll
@@ -195,7 +263,15 @@ __device__ __forceinline__ void Collect(const SphereCotangent& d, float share,
   }
   v[3] += d.radius, v[4] += d.opacity;
 #pragma unroll(kUnrollOf<kChannels>)
-  for (int c = 0; c < kChannels; ++c) v[kSphereTerms + c] += share * up->d_features[c];
+  for (int c = 0; c < kChannels; ++c) v[kFirst + c] += share * up->d_features[c];
+}
+template <int kChannels, int kTerms>
+__device__ __forceinline__ void Collect(const MovingCotangent& d, float share,
+                                        MovingUpstream<kChannels>* up, float (&v)[kTerms]) {
+  Collect<kFirstTerms<Linear>, kChannels>(d.still, share, up, v);
+#pragma unroll
+  for (int k = 0; k < kVelocityTerms; ++k) v[kSphereTerms + k] += d.velocity[k];
+  up->time += d.time;
 }
 
 template <int kChannels>
@@ -209,6 +285,12 @@ __device__ __forceinline__ void StoreRays(const BlendCall& call, int pair, const
     if (call.d_origins) call.d_origins[own + k] = up.push[k];
     if (call.d_directions) call.d_directions[own + k] = up.turn[k] - ahead * n[k];
   }
+}
+
+template <int kChannels>
+__device__ __forceinline__ void StoreTime(const BlendCall& call, int pair, const Pixel& p,
+                                          const MovingUpstream<kChannels>& up) {
+  if (call.d_times) call.d_times[std::int64_t{pair} * call.height * call.width + p.index] = up.time;
 }
 
 // Enqueues the backward pass of softmax for the nearest hits alone, which needs no walk.

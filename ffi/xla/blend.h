@@ -90,18 +90,27 @@ inline xla::ffi::Error Match(const BlendShape& shape, Dimensions dimensions,
   return Check(good, std::string("blend: wrong shape of ") + name);
 }
 
+// Whether spheres move: given the interval of the times of each view's rays, [*B, V, 2] if they do.
+inline bool Moves(const F32& interval) {
+  const Dimensions d = interval.dimensions();
+  return d.size() >= 2 && d.back() == 2;
+}
+
 // What the handlers are called with; `Context` is the platform's stream or thread pool.
 template <typename Context>
 auto BindScene() {
   return xla::ffi::Ffi::Bind()
       .Ctx<Context>()
-      .template Arg<F32>()   // centers
-      .template Arg<F32>()   // radii
-      .template Arg<F32>()   // opacities
-      .template Arg<F32>()   // features
-      .template Arg<F32>()   // origins
-      .template Arg<F32>()   // directions
-      .template Arg<F32>();  // footprint
+      .template Arg<F32>()  // centers
+      .template Arg<F32>()  // radii
+      .template Arg<F32>()  // opacities
+      .template Arg<F32>()  // features
+      .template Arg<F32>()  // origins
+      .template Arg<F32>()  // directions
+      .template Arg<F32>()  // footprint
+      .template Arg<F32>()  // velocities, times and interval: empty if nothing moves
+      .template Arg<F32>()
+      .template Arg<F32>();
 }
 
 template <typename Context>
@@ -143,6 +152,8 @@ auto BindBlendVjp() {
       .template Ret<F32>()  // d_features
       .template Ret<F32>()  // d_origins
       .template Ret<F32>()  // d_directions
+      .template Ret<F32>()  // d_velocities
+      .template Ret<F32>()  // d_times
       .template Ret<U8>()   // scratch
       .template Attr<std::int32_t>("kind")
       .template Attr<std::int32_t>("stop")

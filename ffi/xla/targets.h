@@ -7,8 +7,8 @@
 #include "xla/ffi/api/ffi.h"
 
 #define JAXREC_TARGETS(X)           \
-  X("jaxrec.blend.v2", JaxrecBlend) \
-  X("jaxrec.blend_vjp.v2", JaxrecBlendVjp)
+  X("jaxrec.blend.v3", JaxrecBlend) \
+  X("jaxrec.blend_vjp.v3", JaxrecBlendVjp)
 
 #define JAXREC_DECLARE(name, handler) XLA_FFI_DECLARE_HANDLER_SYMBOL(handler);
 JAXREC_TARGETS(JAXREC_DECLARE)
@@ -23,7 +23,7 @@ const char* BuiltFor();
 // blend_vjp, and of what the first keeps of one view for the second.
 std::int64_t BlendScratchBytes(std::int64_t spheres, std::int64_t views, std::int64_t height,
                                std::int64_t width, std::int64_t channels, std::int64_t tracked);
-std::int64_t BlendVjpScratchBytes(std::int64_t spheres, std::int64_t channels);
+std::int64_t BlendVjpScratchBytes(std::int64_t spheres, std::int64_t channels, bool moves);
 std::int64_t BlendKeptBytes(std::int64_t spheres, std::int64_t height, std::int64_t width,
                             std::int64_t channels, std::int64_t tracked);
 

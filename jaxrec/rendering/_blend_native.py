@@ -55,7 +55,8 @@ def blend_native(
         library: The platform's kernels.
         settings: Static options.
         *operands: centers, radii, opacities, features, origins, directions, footprint,
-            background, limits [4] = (near, far, gamma, background_depth).
+            velocities, times and interval (without elements if nothing moves), background,
+            limits [4] = (near, far, gamma, background_depth).
 
     Returns:
         features, depth, alpha, ids, counts and, for the backward kernel, the two normaliser
@@ -79,7 +80,7 @@ def blend_native(
             ),
         ),
     ]
-    call = jax.ffi.ffi_call("jaxrec.blend.v2", results, vmap_method="expand_dims")
+    call = jax.ffi.ffi_call("jaxrec.blend.v3", results, vmap_method="expand_dims")
     return call(*operands, **_attributes(settings))[:-1]
 
 
@@ -94,23 +95,25 @@ def blend_vjp_native(
     Args:
         library: The platform's kernels.
         settings: Static options.
-        need: Which of centers, radii, opacities, features, origins, directions want a gradient.
-        *operands: The forward's first seven operands and limits, then normaliser, last rank, ids,
+        need: Which of centers, radii, opacities, features, origins, directions, velocities, times
+            want a gradient.
+        *operands: The forward's first ten operands and limits, then normaliser, last rank, ids,
             what it kept, d_features, d_depth, d_alpha and, against which each hit's value is
             weighed, d_output . output and d_output . background.
 
     Returns:
-        Six gradients; those that are not needed have shape (0,).
+        Eight gradients; those that are not needed have shape (0,).
     """
     shapes = [
         operands[i].shape if needed else (0,)
-        for i, needed in zip((0, 1, 2, 3, 4, 5), need, strict=True)
+        for i, needed in zip((0, 1, 2, 3, 4, 5, 7, 8), need, strict=True)
     ]
     results = [_ffi.result(operands[0], shape, np.float32) for shape in shapes]
     spheres, channels = operands[3].shape
     hits = np.int32(settings.gradient_hits or 0)
-    size = library.blend_vjp_scratch_bytes(spheres, channels)
+    moves = operands[9].shape[-1] > 0
+    size = library.blend_vjp_scratch_bytes(spheres, channels, moves)
     results.append(_scratch(operands[0], size))
-    call = jax.ffi.ffi_call("jaxrec.blend_vjp.v2", results, vmap_method="expand_dims")
+    call = jax.ffi.ffi_call("jaxrec.blend_vjp.v3", results, vmap_method="expand_dims")
     mask = np.int32(sum(1 << i for i, needed in enumerate(need) if needed))
     return call(*operands, need=mask, gradient_hits=hits, **_attributes(settings))[:-1]

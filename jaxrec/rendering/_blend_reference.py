@@ -37,6 +37,14 @@ class ViewOrder(NamedTuple):
     slack: Float[Array, ""]  # how far a ray's own x - r may lie below the key
 
 
+class Motion(NamedTuple):
+    """How spheres move while the rays of some views are measured."""
+
+    velocities: Float[Array, "n 3"]
+    times: Float[Array, "v h w"]  # since the centers hold
+    interval: Float[Array, "v 2"]  # the middle of a view's times, and how far they go from it
+
+
 class Chord(NamedTuple):
     """How one row of rays meets all spheres."""
 
@@ -60,6 +68,7 @@ def blend_reference(
     footprint: Float[Array, "v 2"],
     background: Float[Array, "bv bh bw c"],
     *limits: ArrayLike,
+    motion: Motion | None = None,
 ) -> tuple[Array, Array, Array, Array, Array]:
     """Returns features, depth, alpha, nearest ids and hit counts; see `jaxrec.blend`."""
     v, h, w, _ = origins.shape
@@ -69,6 +78,9 @@ def blend_reference(
     bound = Limits(*(jnp.asarray(x, centers.dtype) for x in limits))
     valid = valid_rays(origins, directions)
     visible = visible_spheres(centers, radii, opacities, features)
+    if motion is not None:
+        visible = visible & jnp.isfinite(motion.velocities).all(axis=-1)
+        motion = motion._replace(velocities=jnp.where(visible[:, None], motion.velocities, 0))
     radii = jnp.where(visible, radii, -1)
     origins = jnp.where(valid[..., None], origins, 0)
     directions = jnp.where(valid[..., None], directions, 0)
@@ -78,9 +90,15 @@ def blend_reference(
         jnp.where(visible, opacities, 0),
         jnp.where(visible[:, None], features, 0),
     )
-    orders = jax.vmap(functools.partial(view_order, spheres[0], radii))(
-        origins, directions, valid, footprint
-    )
+    if motion is None:
+        orders = jax.vmap(functools.partial(view_order, spheres[0], radii))(
+            origins, directions, valid, footprint
+        )
+    else:
+        orders = jax.vmap(functools.partial(_moving_order, spheres[0], radii, motion.velocities))(
+            motion.interval, origins, directions, valid, footprint
+        )
+        spheres = (*spheres, motion.velocities)
     row = jax.checkpoint(functools.partial(_blend_row, settings, bound, spheres, orders, footprint))
     rows = (
         jnp.repeat(jnp.arange(v), h),
@@ -88,6 +106,7 @@ def blend_reference(
         directions.reshape(v * h, w, 3),
         valid.reshape(v * h, w),
         background.reshape(v * h, w, -1),
+        None if motion is None else motion.times.reshape(v * h, w),
     )
     outputs = lax.map(row, rows)
     return tuple(x.reshape(v, h, *x.shape[1:]) for x in outputs)
@@ -114,6 +133,16 @@ def visible_spheres(centers, radii, opacities, features) -> Bool[Array, " n"]:
     return finite & jnp.isfinite(features).all(axis=-1) & (radii >= 0)
 
 
+def interval_of(times: Float[Array, "v h w"], valid: Bool[Array, "v h w"]) -> Float[Array, "v 2"]:
+    """The middle of the times of each view's valid rays, and how far they go from it."""
+    first = jnp.min(jnp.where(valid, times, jnp.inf), axis=(1, 2), initial=jnp.inf)
+    last = jnp.max(jnp.where(valid, times, -jnp.inf), axis=(1, 2), initial=-jnp.inf)
+    some = first <= last
+    first, last = jnp.where(some, first, 0), jnp.where(some, last, 0)
+    middle = first + (last - first) / 2
+    return jnp.stack([middle, jnp.maximum(last - middle, middle - first)], axis=-1)
+
+
 def _masked_mean(values: Float[Array, "h w 3"], valid: Bool[Array, "h w"]) -> Float[Array, " 3"]:
     # Mean of the deviations from the first valid value: exact when all values are equal.
     flat, mask = values.reshape(-1, 3), valid.reshape(-1)
@@ -122,8 +151,18 @@ def _masked_mean(values: Float[Array, "h w 3"], valid: Bool[Array, "h w"]) -> Fl
     return first + jnp.sum(jnp.where(mask[:, None], flat - first[None], 0), axis=0) / count
 
 
-def view_order(centers, radii, origins, directions, valid, footprint) -> ViewOrder:
-    """Sorts spheres by x - r seen along the view's mean beam, ties by index."""
+def _moving_order(centers, radii, velocities, interval, *rays) -> ViewOrder:
+    # Where spheres are in the middle of the exposure.
+    sweep = jnp.sqrt(jnp.sum(velocities * velocities, axis=-1)) * interval[1]
+    return view_order(centers + velocities * interval[0], radii, *rays, sweep=sweep)
+
+
+def view_order(centers, radii, origins, directions, valid, footprint, *, sweep=0.0) -> ViewOrder:
+    """Sorts spheres by x - r seen along the view's mean beam, ties by index.
+
+    `sweep` is how far spheres move from where they are sorted.
+    """
+    sweep = lax.stop_gradient(jnp.broadcast_to(jnp.asarray(sweep, radii.dtype), radii.shape))
     centers, radii, origins, directions, footprint = lax.stop_gradient(
         (centers, radii, origins, directions, footprint)
     )
@@ -146,18 +185,23 @@ def view_order(centers, radii, origins, directions, valid, footprint) -> ViewOrd
         jnp.max(jnp.sqrt(jnp.sum(offset * offset, axis=-1))),
     )
     # Neither parallel nor a point camera: x of a hit lies below |v| by up to this much.
-    half_width = footprint[0] + footprint[1] * (distance + shift)
+    half_width = footprint[0] + footprint[1] * (distance + shift + sweep)
     reach = jnp.where(radii < 2 * half_width, jnp.maximum(radii, 1.5 * half_width), radii)
-    rest = jnp.sqrt(jnp.maximum(distance * distance - reach * reach, 0))
-    drop = jnp.where(radii >= 0, distance - rest, 0)
-    shift = shift + jnp.where(parallel | point, 0, jnp.max(drop, initial=0))
+    nearest = distance - sweep
+    rest = jnp.sqrt(jnp.maximum(nearest * nearest - reach * reach, 0))
+    drop = jnp.where((sweep > 0) & (nearest < reach), reach, nearest - rest)
+    drop = jnp.where(parallel | point, 0, drop) + sweep
+    shift = shift + jnp.max(jnp.where(radii >= 0, drop, 0), initial=0)
     return ViewOrder(order, keys[order], shift)
 
 
 def intersect(limits: Limits, centers, radii, origins, directions, footprint) -> Chord:
-    """Meets W rays with N spheres; design of the rule: one for every kind of beam."""
+    """Meets W rays with N spheres; design of the rule: one for every kind of beam.
+
+    Centers are those of all rays or, `[W, N, 3]`, of each.
+    """
     e0, e1 = footprint[0], footprint[1]
-    v = centers[None] - origins[:, None]
+    v = (centers if centers.ndim == 3 else centers[None]) - origins[:, None]
     n = directions[:, None]
     along = jnp.sum(v * n, axis=-1)
     beside = v - along[..., None] * n
@@ -184,9 +228,11 @@ def _safe_sqrt(x):
 
 
 def _blend_row(settings, limits, spheres, orders, footprint, row):
-    view, origins, directions, valid, background = row
+    view, origins, directions, valid, background, times = row
     order = jax.tree.map(lambda x: x[view], orders)
-    centers, radii, opacities, features = (x[order.order] for x in spheres)
+    centers, radii, opacities, features, *velocities = (x[order.order] for x in spheres)
+    for velocity in velocities:  # one, if they move
+        centers = centers[None] + velocity[None] * times[:, None, None]
     chord = intersect(limits, centers, radii, origins, directions, footprint[view])
     weigh = {"softmax": _softmax_weights, "alpha": _alpha_weights}[settings.kind]
     hit = chord.hit & valid[:, None]

@@ -12,11 +12,13 @@ from ..sensors import Rays
 _UNIT_TOLERANCE = 1e-4
 
 
-def check_operands(centers, radii, opacities, features, rays, background) -> None:
+def check_operands(centers, radii, opacities, features, rays, background, velocities=None) -> None:
     """Raises a ValueError that names the first argument of the wrong shape or dtype."""
     given = dict(centers=centers, radii=radii, opacities=opacities, features=features)
     given |= {"rays.origins": rays.origins, "rays.directions": rays.directions}
     given |= {"rays.footprint": rays.footprint, "background": background}
+    moving = {"velocities": velocities, "rays.times": rays.times}
+    given |= {name: x for name, x in moving.items() if velocities is not None and x is not None}
     dtype = getattr(centers, "dtype", None)
     for name, x in given.items():
         if not hasattr(x, "dtype") or not hasattr(x, "shape"):
@@ -37,6 +39,10 @@ def check_operands(centers, radii, opacities, features, rays, background) -> Non
     _shape("rays.origins", rays.origins, (*grid, 3), "V, H, W, 3")
     _shape("rays.directions", rays.directions, (*grid, 3), f"{_list(grid)}, 3")
     _shape("rays.footprint", rays.footprint, (grid[0], 2), f"V = {grid[0]}, 2")
+    if velocities is not None:
+        _shape("velocities", velocities, (n, 3), f"N = {n}, 3")
+        if rays.times is not None:
+            _shape("rays.times", rays.times, grid, _list(grid))
     if background.shape not in ((channels,), (*grid, channels)):
         raise ValueError(
             f"blend: background has shape {background.shape}; "
@@ -63,6 +69,7 @@ def check(
     near: float = 0.0,
     far: float = float("inf"),
     gamma: float = 1.0,
+    velocities: Float[Array, "n 3"] | None = None,
 ) -> None:
     """Checks the values that `blend` would silently hide, outside `jit`.
 
@@ -78,15 +85,19 @@ def check(
         near: As in `blend`.
         far: As in `blend`.
         gamma: As in `blend`.
+        velocities: As in `blend`.
 
     Raises:
         ValueError: Naming the argument, the first offending index, what was found there and what
             is wanted.
     """
     background = jnp.zeros((features.shape[-1],), features.dtype)
-    check_operands(centers, radii, opacities, features, rays, background)
+    check_operands(centers, radii, opacities, features, rays, background, velocities)
     named = [("centers", centers), ("radii", radii), ("opacities", opacities)]
     named += [("features", features), ("rays.origins", rays.origins)]
+    if velocities is not None:
+        named += [("velocities", velocities)]
+        named += [] if rays.times is None else [("rays.times", rays.times)]
     for name, x in [*named, ("rays.directions", rays.directions)]:
         _all(name, x, np.isfinite(np.asarray(x)), "a finite number")
     alpha = np.asarray(opacities)

@@ -14,7 +14,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 from .. import _ffi
 from ..sensors import Rays
 from ._blend_native import blend_native, blend_vjp_native, kept_shape
-from ._blend_reference import blend_reference
+from ._blend_reference import Motion, blend_reference, interval_of, valid_rays
 from ._blend_settings import MAX_CHANNELS, BlendSettings, Kind, Stop
 from ._check import check_operands
 
@@ -50,6 +50,7 @@ def blend(
     nearest: int = 0,
     hit_counts: bool = False,
     tile: int = 16,
+    velocities: Float[Array, "n 3"] | None = None,
 ) -> Blended:
     r"""Blends the spheres that each ray meets, near ones over far ones.
 
@@ -65,6 +66,11 @@ def blend(
     `kind="alpha"` composites front to back with $\alpha = o\,(1 - p^2/r^2)^2$ (thin spheres:
     o times the covered share of the beam) until the transmittance falls below 1e-4; spheres must
     lie ahead of the ray's origin.
+
+    With `velocities` v, a ray that is measured at time t sees the center $c + v\,t$: `rays.times`
+    count from when the centers hold. Radii, opacities and features do not change. The spheres of
+    a view are drawn in one order, that in which they lie in the middle of its times. Rays without
+    times, of a global shutter, are all measured when the centers hold, and see no motion.
 
     float32 runs on native kernels where they exist; float64 runs the plain JAX definition.
 
@@ -92,14 +98,17 @@ def blend(
         hit_counts: Whether to return how many hits each ray draws.
         tile: Side in rays of the squares that are culled together: 8, 16 or 32. A choice of
             speed that changes no result.
+        velocities: Of the centers in metres per second, in the axes of the world; None where
+            nothing moves, which is faster. One that is not finite hides its sphere, and so does
+            a time its ray.
 
     Returns:
         Features; depth (the blend of $\zeta$ or, for `alpha`, of $a$, over a background of
         0, not divided by alpha); alpha, the spheres' share of the result; ids of the `nearest`
         hits by front depth (-1: none) and hit counts, or None where not asked for. The
         floating-point results are differentiable once, in reverse mode, with respect to
-        centers, radii, opacities, features, background and the rays' origins and directions
-        (the part across the ray).
+        centers, radii, opacities, features, background, velocities and the rays' origins,
+        directions (the part across the ray) and times.
 
     Raises:
         ValueError: If a shape, dtype or option is not as described.
@@ -109,14 +118,15 @@ def blend(
         section 3.
     """
     settings = BlendSettings(kind, stop, stop_p, gradient_hits, nearest, hit_counts, tile)
-    check_operands(centers, radii, opacities, features, rays, background)
+    check_operands(centers, radii, opacities, features, rays, background, velocities)
     dtype = centers.dtype
     if background.ndim == 1:
         background = background[None, None, None]
     limits = [jnp.asarray(x, dtype) for x in (near, far, gamma, background_depth)]
+    rays, motion = _motion(velocities, rays)
     operands = _ffi.vary_together(
         [centers, radii, opacities, features, rays.origins, rays.directions]
-        + [lax.stop_gradient(rays.footprint), background, *limits]
+        + [lax.stop_gradient(rays.footprint), background, *motion, *limits]
     )
     out = _blend_channels(settings, operands)
     return Blended(
@@ -124,6 +134,18 @@ def blend(
         ids=out[3][..., :nearest] if nearest else None,
         counts=out[4] if hit_counts else None,
     )
+
+
+def _motion(velocities: jax.Array | None, rays: Rays) -> tuple[Rays, tuple[jax.Array, ...]]:
+    """The rays that are measured at a known time and, unless all is still, a `Motion`."""
+    if velocities is None or rays.times is None:
+        return rays, ()
+    known = jnp.isfinite(rays.times)
+    times = jnp.where(known, rays.times, 0)
+    directions = jnp.where(known[..., None], rays.directions, jnp.nan)
+    interval = interval_of(times, valid_rays(rays.origins, directions))
+    rays = dataclasses.replace(rays, directions=directions, times=times)
+    return rays, Motion(velocities, times, lax.stop_gradient(interval))
 
 
 def _blend_channels(settings: BlendSettings, operands: list[jax.Array]) -> tuple:
@@ -144,7 +166,7 @@ def _blend_channels(settings: BlendSettings, operands: list[jax.Array]) -> tuple
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class _Flags:
-    need: tuple[bool, ...]  # one for each of the first eight operands
+    need: tuple[bool, ...]  # one for each operand but the limits
 
 
 @functools.lru_cache(maxsize=256)
@@ -156,15 +178,16 @@ def _op(settings: BlendSettings):
         return tuple(_forward(settings, operands)[:5])
 
     def fwd(*primals):
-        for name, primal in zip(_LIMITS, primals[8:], strict=True):
+        for name, primal in zip(_LIMITS, primals[-4:], strict=True):
             if primal.perturbed:
                 raise ValueError(
                     f"blend: {name} has no gradient; pass jax.lax.stop_gradient({name})"
                 )
         operands = tuple(primal.value for primal in primals)
         outputs = _forward(settings, operands)
-        need = [bool(primal.perturbed) for primal in primals[:8]]
+        need = [bool(primal.perturbed) for primal in primals[:-4]]
         need[6] = False  # the footprint carries no gradient
+        need[10:] = [False] * len(need[10:])  # nor does the interval
         flags = _Flags(tuple(need))
         # No empty array may cross the border of a shard_map: it crashes the compiler of jax 0.11.
         saved = [x if settings.tracked or i != 3 else None for i, x in enumerate(outputs)]
@@ -187,10 +210,11 @@ def _op(settings: BlendSettings):
 
 def _forward(settings: BlendSettings, operands) -> Sequence[jax.Array]:
     def native(library, *operands):
-        return blend_native(library, settings, *operands[:8], jnp.stack(operands[8:]))
+        limits = jnp.stack(operands[-4:])
+        return blend_native(library, settings, *_scene(operands), operands[7], limits)
 
     def reference(*operands):
-        out = blend_reference(settings, *operands)
+        out = _defined(settings, operands)
         rest = jnp.zeros((*out[1].shape, 2), out[1].dtype)
         kept = jnp.zeros(kept_shape(settings, operands), jnp.uint8)
         return _ffi.vary_together([operands[0], *out, rest, jnp.zeros_like(out[4]), kept])[1:]
@@ -198,6 +222,18 @@ def _forward(settings: BlendSettings, operands) -> Sequence[jax.Array]:
     if operands[0].dtype != np.float32:
         return reference(*operands)
     return _ffi.dispatch(native, reference, *operands)
+
+
+def _defined(settings: BlendSettings, operands) -> tuple:
+    motion = Motion(*operands[8:-4]) if operands[8:-4] else None
+    return blend_reference(settings, *operands[:8], *operands[-4:], motion=motion)
+
+
+def _scene(operands) -> tuple:
+    """What both kernels take first; arrays without elements say that nothing moves."""
+    dtype = operands[0].dtype
+    still = tuple(jnp.zeros(shape, dtype) for shape in ((0, 3), (0, 0, 0), (0, 0)))
+    return (*operands[:7], *(operands[8:-4] or still))
 
 
 def _backward(settings, need, operands, outputs, cotangents) -> tuple:
@@ -210,12 +246,13 @@ def _backward(settings, need, operands, outputs, cotangents) -> tuple:
     cotangents = _ffi.vary_together([like, *cotangents])[1:]
 
     def native(library, *args):
-        gradients = _native_vjp(library, settings, need, args[:12], args[12:-3], args[-3:])
+        gradients = _native_vjp(library, settings, need, args[:last], args[last:-3], args[-3:])
         return tuple(gradients)
 
     def reference(*args):
-        return _reference_vjp(settings, need, args[:12], args[12:-3], args[-3:])
+        return _reference_vjp(settings, need, args[:last], args[last:-3], args[-3:])
 
+    last = len(operands)
     args = (*operands, *outputs, *cotangents)
     if not any(need):
         found = iter(())
@@ -226,7 +263,7 @@ def _backward(settings, need, operands, outputs, cotangents) -> tuple:
     # Zeros that nobody reads rather than None: jax 0.8.0 wants the same structure at every call.
     gradients = [
         next(found) if needed else _ffi.vary_together([x, jnp.zeros(x.shape, x.dtype)])[1]
-        for x, needed in zip(operands[:8], need, strict=True)
+        for x, needed in zip(operands[:-4], need, strict=True)
     ]
     return (*gradients, None, None, None, None)
 
@@ -238,7 +275,7 @@ def _reference_vjp(settings, need, operands, outputs, cotangents) -> tuple[jax.A
         full = list(operands)
         for i, value in zip(wanted, values, strict=True):
             full[i] = value
-        return tuple(blend_reference(settings, *full)[:3])
+        return tuple(_defined(settings, full)[:3])
 
     _, pullback = jax.vjp(function, *(operands[i] for i in wanted))
     full = [jnp.broadcast_to(d, x.shape) for d, x in zip(cotangents, outputs, strict=False)]
@@ -252,7 +289,7 @@ def _reference_vjp(settings, need, operands, outputs, cotangents) -> tuple[jax.A
 
 def _native_vjp(library, settings, need, operands, outputs, cotangents) -> list[jax.Array]:
     d_features, d_depth, d_alpha = cotangents
-    background, limits = operands[7], operands[8:]
+    background, limits = operands[7], operands[-4:]
     normalizer, last, kept = outputs[5:]
     own = _dot(d_features, outputs[0]) + d_depth * outputs[1] + d_alpha * outputs[2]
     behind = jnp.broadcast_to(_dot(d_features, background), own.shape)
@@ -262,18 +299,20 @@ def _native_vjp(library, settings, need, operands, outputs, cotangents) -> list[
         rest = jnp.exp2(start - normalizer[..., 0]) / normalizer[..., 1]
     else:
         rest = normalizer[..., 0]
-    gradients = []
-    if any(need[:6]):
+    gradients, of_motion = [], []
+    wanted = (*need[:6], *(need[8:10] or (False, False)))
+    if any(wanted):
         found = blend_vjp_native(
-            library, settings, need[:6], *operands[:7], jnp.stack(limits),
+            library, settings, wanted, *_scene(operands), jnp.stack(limits),
             normalizer, last, outputs[3], kept, d_features, d_depth, d_alpha, level,
         )  # fmt: skip
-        gradients = [d for d, needed in zip(found, need, strict=False) if needed]
+        gradients = [d for d, needed in zip(found[:6], wanted[:6], strict=True) if needed]
+        of_motion = [d for d, needed in zip(found[6:], wanted[6:], strict=True) if needed]
     if need[7]:
         d_background = rest[..., None] * jnp.broadcast_to(d_features, outputs[0].shape)
         axes = tuple(i for i in range(3) if background.shape[i] == 1 != d_background.shape[i])
         gradients.append(d_background.sum(axis=axes, keepdims=True))
-    return gradients
+    return gradients + of_motion
 
 
 def _dot(a: jax.Array, b: jax.Array) -> jax.Array:

@@ -16,6 +16,7 @@ from ..scene import Spheres
 from ..sensors import Rays
 from ._blend_reference import Limits, _alpha_weights, intersect
 from ._blend_settings import BlendSettings, Kind, Stop
+from ._motion import since_spheres
 from .blend import Blended, blend
 from .render import Sensor
 
@@ -61,8 +62,9 @@ def render_lidar(
     others to where they seem right.
 
     Args:
-        spheres: The scene at the time of the sweep. Its features are the intensity of each sphere
-            and the logit of its drop probability.
+        spheres: The scene at the time of the sweep; with velocities, each beam sees it at its own
+            time. Its features are the intensity of each sphere and the logit of its drop
+            probability.
         lidar: `SpinningLidar`, `RayBundle` or any other maker of rays, or a stack of them.
         near: Least distance in metres of a sphere's front; below the range of the lidar.
         far: Largest distance in metres of a sphere's front.
@@ -85,7 +87,7 @@ def render_lidar(
         3.4: intensity and ray drop as features of the scene.
     """
     _check_channels(spheres)
-    rays, single = _stacked(lidar.rays())
+    rays, single = _stacked(since_spheres(lidar.rays(), spheres))
     options = {"kind": kind, "stop": stop, "stop_p": stop_p, "gradient_hits": gradient_hits}
     out = _returns(_blended(spheres, rays, near=near, far=far, gamma=gamma, **options))
     return jax.tree.map(lambda x: x[0], out) if single else out
@@ -131,7 +133,7 @@ def first_surface(
             f"first_surface: got separation={separation}, hits={hits}; give a distance above 0 and "
             "at least 1 hit"
         )
-    spheres, rays = lax.stop_gradient((spheres, lidar.rays()))
+    spheres, rays = lax.stop_gradient((spheres, since_spheres(lidar.rays(), spheres)))
     rays, single = _stacked(rays)
     # Features do not matter, and three channels are the fastest.
     bare = dataclasses.replace(spheres, features=spheres.features[:, :1])
@@ -202,7 +204,7 @@ def second_return(
     _check_channels(spheres)
     if not separation > 0:
         raise ValueError(f"separation: got {separation}; give a distance above 0 in metres")
-    rays = lidar.rays()
+    rays = since_spheres(lidar.rays(), spheres)
     if first.shape != rays.directions.shape[:-1]:
         raise ValueError(
             f"first: got shape {list(first.shape)} for rays of {list(rays.directions.shape[:-1])}; "
@@ -220,7 +222,7 @@ def second_return(
 
 
 def _blended(spheres: Spheres, rays: Rays, **options) -> Blended:
-    """The one place where lidars meet the op: what moves within a sweep is to be told it here."""
+    """The one place where lidars meet the op."""
     channels = spheres.features.shape[-1]
     return blend(
         spheres.centers,
@@ -229,6 +231,7 @@ def _blended(spheres: Spheres, rays: Rays, **options) -> Blended:
         spheres.features,
         rays,
         jnp.zeros((channels,), spheres.centers.dtype),
+        velocities=spheres.velocities,
         **options,
     )
 
@@ -284,6 +287,8 @@ def _nearest_hits(
     found = jnp.maximum(seen.ids, 0)
     centers, opacities = spheres.centers[found], spheres.opacities[found]
     radii = jnp.where(seen.ids >= 0, spheres.radii[found], -1)
+    if spheres.velocities is not None and rays.times is not None:
+        centers = centers + spheres.velocities[found] * rays.times[..., None, None]
     apart = centers - rays.origins[..., None, :]
     front = (apart * rays.directions[..., None, :]).sum(axis=-1) - radii
     order = jnp.argsort(jnp.where(seen.ids >= 0, front, jnp.inf), axis=-1)

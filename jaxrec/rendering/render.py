@@ -9,6 +9,7 @@ from jaxtyping import Array, ArrayLike, Float
 from ..scene import Spheres
 from ..sensors import Rays
 from ._blend_settings import Kind, Stop
+from ._motion import since_spheres
 from .blend import blend
 
 
@@ -45,7 +46,8 @@ def render(
     """Renders the living spheres of a scene.
 
     Args:
-        spheres: The scene.
+        spheres: The scene. If it has velocities, each ray of a sensor that tells times sees the
+            spheres where they are then; others see them at `Spheres.time`.
         sensor: A camera or any other maker of rays; for several views of one size a stack of
             them (`jax.tree.map(lambda *x: jnp.stack(x), *cameras)`), which share the spheres
             without copies.
@@ -66,7 +68,7 @@ def render(
     Raises:
         ValueError: If an argument has the wrong shape, dtype or range.
     """
-    rays = sensor.rays()
+    rays = since_spheres(sensor.rays(), spheres)
     single = rays.origins.ndim == 3
     if single:
         rays = jax.tree.map(lambda x: x[None], rays)
@@ -90,6 +92,7 @@ def render(
         stop=stop,
         stop_p=stop_p,
         gradient_hits=gradient_hits,
+        velocities=spheres.velocities,
     )
     seen = blended.alpha > 0
     depth = jnp.where(seen, blended.depth / jnp.where(seen, blended.alpha, 1), 0)

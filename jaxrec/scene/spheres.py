@@ -29,6 +29,12 @@ class Spheres:
         opacities: In [0, 1].
         features: What each sphere carries: colour, or channels for a shader.
         alive: Which rows are spheres. The others are spare, never drawn, and get no gradient.
+        velocities: Of the centers in metres per second, in world coordinates: sensors that measure
+            each ray at its own time see the spheres move. None where all stand still, which
+            renders faster.
+        time: When moving spheres are at their centers, in seconds since the epoch from which the
+            times of rays count (`Rays.times`); None for the epoch itself. Differences of a few
+            milliseconds are exact as long as both are within hours of the epoch.
     """
 
     centers: Float[Array, "*batch spheres 3"]
@@ -36,6 +42,8 @@ class Spheres:
     opacities: Float[Array, "*batch spheres"]
     features: Float[Array, "*batch spheres channels"]
     alive: Bool[Array, "*batch spheres"]
+    velocities: Float[Array, "*batch spheres 3"] | None = None
+    time: Float[Array, "*batch"] | None = None
 
     @classmethod
     def create(
@@ -46,6 +54,8 @@ class Spheres:
         features: Numbers,
         *,
         capacity: int | None = None,
+        velocities: Numbers | None = None,
+        time: Numbers | None = None,
     ) -> "Spheres":
         """Makes a scene from arrays, padded with dead spheres up to `capacity`.
 
@@ -56,6 +66,8 @@ class Spheres:
             features: Channels of each sphere.
             capacity: Number of rows, so that spheres can be added without recompiling;
                 by default as many as there are spheres.
+            velocities: Of the centers, in metres per second.
+            time: When moving spheres are there, in seconds.
 
         Raises:
             ValueError: If an array has the wrong shape or dtype, a value is not finite or
@@ -66,7 +78,10 @@ class Spheres:
         opacities = float_array("opacities", opacities, (None,), centers.dtype)
         features = float_array("features", features, (None, None), centers.dtype)
         count = centers.shape[0]
-        for name, array in (("radii", radii), ("opacities", opacities), ("features", features)):
+        given = {"radii": radii, "opacities": opacities, "features": features}
+        if velocities is not None:
+            given["velocities"] = float_array("velocities", velocities, (None, 3), centers.dtype)
+        for name, array in given.items():
             if array.shape[0] != count:
                 raise ValueError(
                     f"{name}: got {array.shape[0]} rows for {count} centers; give one for each"
@@ -83,6 +98,10 @@ class Spheres:
             opacities=jnp.pad(opacities, (0, spare)),
             features=jnp.pad(features, ((0, spare), (0, 0))),
             alive=jnp.arange(capacity) < count,
+            velocities=(
+                None if velocities is None else jnp.pad(given["velocities"], ((0, spare), (0, 0)))
+            ),
+            time=None if time is None else float_array("time", time, (), centers.dtype),
         )
 
     def unconstrained(self) -> "UnconstrainedSpheres":
@@ -99,6 +118,8 @@ class Spheres:
             logit_opacities=jnp.log(opacities) - jnp.log1p(-opacities),
             features=self.features,
             alive=self.alive,
+            velocities=self.velocities,
+            time=self.time,
         )
 
 
@@ -113,6 +134,9 @@ class UnconstrainedSpheres:
         logit_opacities: log(o / (1 - o)) of opacities.
         features: Channels of each sphere.
         alive: Which rows are spheres.
+        velocities: Of the centers in metres per second; None where all stand still.
+        time: When moving spheres are at their centers; without gradient, as velocities and
+            centers say the same.
     """
 
     centers: Float[Array, "*batch spheres 3"]
@@ -120,6 +144,8 @@ class UnconstrainedSpheres:
     logit_opacities: Float[Array, "*batch spheres"]
     features: Float[Array, "*batch spheres channels"]
     alive: Bool[Array, "*batch spheres"]
+    velocities: Float[Array, "*batch spheres 3"] | None = None
+    time: Float[Array, "*batch"] | None = None
 
     def constrained(self) -> Spheres:
         """The spheres: exponentials and sigmoids. Differentiable."""
@@ -129,6 +155,8 @@ class UnconstrainedSpheres:
             opacities=jax.nn.sigmoid(self.logit_opacities),
             features=self.features,
             alive=self.alive,
+            velocities=self.velocities,
+            time=None if self.time is None else jax.lax.stop_gradient(self.time),
         )
 
 

@@ -21,7 +21,9 @@ class Rays:
         footprint: (e0, e1): a ray is a beam whose half-width at distance x is
             e0 + e1 x. e0 is in metres, e1 the tangent of the half-angle. It steers
             the drawing of spheres too small for a pixel and carries no gradient.
-        times: When each ray is measured, in seconds; none for a global shutter.
+        times: When each ray is measured, in seconds since the epoch of the sensor's trajectory;
+            none for a global shutter. For `blend`, since when the centers of the spheres hold:
+            `render` and its like subtract `Spheres.time`.
     """
 
     origins: Float[Array, "*grid 3"]

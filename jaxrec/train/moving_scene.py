@@ -33,8 +33,9 @@ class Sight(NamedTuple):
 class MovingScene:
     """Spheres of the static world and of actors, with colour and what lidars see.
 
-    Exposures and sweeps are rendered with all actors where they are at one time, its middle; the
-    sensor itself moves within it, each ray at its own time.
+    Exposures and sweeps are rendered with all actors where they are at one time, its middle, and
+    moving on from there on a line (`Actors.placed`): each ray sees them at its own time, as it is
+    measured from where the sensor is then.
 
     Attributes:
         spheres: Centers in the boxes of their actors, or in the world. Features are red, green
@@ -54,8 +55,14 @@ class MovingScene:
     far: float
 
     def at(self, time: Float[Array, ""]) -> Spheres:
-        """The spheres in the world at a time in seconds since the epoch. Differentiable."""
-        return self.actors.placed(self.spheres.constrained(), self.actor, time).spheres
+        """The spheres in the world at a time in seconds since the epoch, and how they move then.
+
+        Differentiable.
+        """
+        spheres, velocities, _ = self.actors.placed(self.spheres.constrained(), self.actor, time)
+        if not self.actors.ids:
+            return spheres
+        return dataclasses.replace(spheres, velocities=velocities, time=time)
 
     def photograph(self, camera: Sensor, time: Float[Array, ""]) -> Sight:
         """Renders what a camera sees.

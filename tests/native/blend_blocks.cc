@@ -1,6 +1,6 @@
 // Drives the CPU kernels of blend without XLA or Python, for sanitizers: random
 // scenes, image sizes that fit no tile, hidden and broken spheres, broken rays,
-// all kinds and options, two threads.
+// spheres that move, all kinds and options, two threads.
 #include <atomic>
 #include <cmath>
 #include <cstdio>
@@ -17,7 +17,7 @@ using namespace jaxrec;
 namespace {
 
 struct Scene {
-  std::vector<float> centers, radii, opacities, features;
+  std::vector<float> centers, radii, opacities, features, velocities, times, d_times;
   std::vector<float> origins, directions, background, normalizer, out, depth, alpha, d_rays[2];
   std::vector<std::int32_t> ids, counts, last;
 };
@@ -32,16 +32,20 @@ Scene Make(int spheres, int height, int width, int channels, int tracked, unsign
     s.radii.push_back(i % 7 == 3 ? -1.0f : i % 11 == 5 ? 0.0f : 1.5f * std::fabs(u(engine)));
     s.opacities.push_back(i % 13 == 2 ? 1.0f : std::fabs(u(engine)));
     for (int c = 0; c < channels; ++c) s.features.push_back(u(engine));
+    for (int k = 0; k < 3; ++k) s.velocities.push_back(10.0f * u(engine));
   }
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  if (spheres > 20) s.centers[3 * 17] = nan, s.features[channels * 18] = nan;
+  if (spheres > 20)
+    s.centers[3 * 17] = nan, s.features[channels * 18] = nan, s.velocities[3 * 19] = nan;
   const int rays = height * width;
   for (int i = 0; i < rays; ++i) {
     const float x = (i % width + 0.5f) / width - 0.5f, y = (i / width + 0.5f) / height - 0.5f;
     const float length = std::sqrt(x * x + y * y + 1.0f);
     for (float d : {x / length, y / length, 1.0f / length}) s.directions.push_back(d);
     for (int k = 0; k < 3; ++k) s.origins.push_back(0.0f);
+    s.times.push_back(y);
   }
+  s.d_times.resize(rays);
   if (rays > 5) s.directions[15] = nan;
   s.background.assign(channels, 0.5f);
   s.normalizer.resize(2 * rays), s.out.resize(rays * channels);
@@ -62,7 +66,8 @@ void OnTwoThreads(int items, const Body& body) {
   other.join();
 }
 
-double Run(int spheres, int height, int width, int channels, const BlockOptions& options) {
+double Run(int spheres, int height, int width, int channels, bool moves,
+           const BlockOptions& options) {
   Scene s = Make(spheres, height, width, channels, options.tracked, spheres + height);
   View view = {};
   view.height = height, view.width = width, view.channels = channels;
@@ -81,11 +86,16 @@ double Run(int spheres, int height, int width, int channels, const BlockOptions&
   view.d_alpha = {s.background.data(), 0, 0, 0};
   view.level = {s.normalizer.data(), 2 * width, 2, 1};
   view.d_origins = s.d_rays[0].data(), view.d_directions = s.d_rays[1].data();
+  if (moves) {
+    view.velocities = s.velocities.data(), view.times = s.times.data();
+    view.span = {0.0f, 0.5f};
+    view.d_times = s.d_times.data();
+  }
 
   Prepared prepared;
-  Prepare(
-      {spheres, channels, s.centers.data(), s.radii.data(), s.opacities.data(), s.features.data()},
-      view, &prepared);
+  Prepare({spheres, channels, s.centers.data(), s.radii.data(), s.opacities.data(),
+           s.features.data(), view.velocities},
+          view, &prepared);
   view.records = prepared.records.data(), view.slack = prepared.slack;
   view.count = static_cast<std::int32_t>(prepared.records.size());
 
@@ -108,7 +118,7 @@ double Run(int spheres, int height, int width, int channels, const BlockOptions&
   double total = 0;
   for (float x : s.out) total += x;
   for (const BlockSums& block : sums)
-    for (std::int64_t i = 0; i < std::int64_t{block.count} * (kSphereSums + channels); ++i)
+    for (std::int64_t i = 0; i < std::int64_t{block.count} * SumsOf(view); ++i)
       total += static_cast<const float*>(block.sums.data)[i];
   return total;
 }
@@ -123,16 +133,19 @@ int main() {
         for (int hits : {0, 4})
           for (int tile : {8, 16, 32})
             for (const auto& size : sizes)
-              for (int spheres : {0, 1, 150}) {
-                if (channels == 64 && (tile != 16 || stop != 0)) continue;
-                const BlockOptions options = {
-                    kind, stop, stop ? -3.0f : -INFINITY, 1e-4f, tile, hits, hits, 63};
-                const double total = Run(spheres, size[0], size[1], channels, options);
-                if (!std::isfinite(total)) {
-                  std::printf("not finite: kind %d, stop %d, channels %d\n", kind, stop, channels);
-                  return 1;
+              for (int spheres : {0, 1, 150})
+                for (bool moves : {false, true}) {
+                  if (channels == 64 && (tile != 16 || stop != 0)) continue;
+                  if (moves && (tile != 16 || channels != 3)) continue;
+                  const BlockOptions options = {
+                      kind, stop, stop ? -3.0f : -INFINITY, 1e-4f, tile, hits, hits, 255};
+                  const double total = Run(spheres, size[0], size[1], channels, moves, options);
+                  if (!std::isfinite(total)) {
+                    std::printf("not finite: kind %d, stop %d, channels %d\n", kind, stop,
+                                channels);
+                    return 1;
+                  }
                 }
-              }
   std::printf("ok\n");
   return 0;
 }

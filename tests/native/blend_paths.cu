@@ -1,7 +1,8 @@
 // Small calls of every path of the CUDA kernels, in buffers of exactly the right size, to be run
 // under `compute-sanitizer`: both kinds; 3, 8, 16, 32 and 40 channels; a camera over large and over
-// small spheres, rays that start in many places, parallel rays, long rows; images of which no side
-// is a multiple of a tile's; no ids, a few and many; two views of two problems; no sphere at all.
+// small spheres, rays that start in many places, parallel rays, long rows; spheres that move, seen
+// by each of these; images of which no side is a multiple of a tile's; no ids, a few and many; two
+// views of two problems; no sphere at all.
 //
 //   nvcc -arch=native -std=c++17 -Iffi tests/native/blend_paths.cu
 //   ffi/cuda/{prepare,forward,...}.cu
@@ -56,6 +57,7 @@ struct Case {
   int kind, channels, tracked, width, height, spheres;
   float radius;
   RaysOf rays;
+  bool moves = false;
 };
 
 constexpr int kProblems = 2, kViews = 2;
@@ -75,22 +77,27 @@ void Run(const Case& c) {
   Memory memory;
   std::mt19937 draw(1);
   std::uniform_real_distribution<float> unit(0.0f, 1.0f);
-  std::vector<float> centers, radii, opacities, features, origins, directions;
+  std::vector<float> centers, radii, opacities, features, velocities;
+  std::vector<float> origins, directions, times;
   for (int i = 0; i < c.spheres * kProblems; ++i) {
     centers.insert(centers.end(), {4 * unit(draw) - 2, 4 * unit(draw) - 2, 3 + 3 * unit(draw)});
     radii.push_back(c.radius * unit(draw)), opacities.push_back(unit(draw));
     for (int k = 0; k < c.channels; ++k) features.push_back(unit(draw));
+    for (int k = 0; c.moves && k < 3; ++k) velocities.push_back(4 * unit(draw) - 2);
   }
   for (int view = 0; view < kViews; ++view)
     for (int y = 0; y < c.height; ++y)
-      for (int x = 0; x < c.width; ++x) AddRay(c, x, y, &origins, &directions);
+      for (int x = 0; x < c.width; ++x) {
+        AddRay(c, x, y, &origins, &directions);
+        if (c.moves) times.push_back(static_cast<float>(y) / c.height);
+      }
 
   BlendCall call = {};
   call.batch.rank = 1, call.batch.size[0] = kProblems;
   call.problems = kProblems, call.views = kViews, call.pairs = kProblems * kViews;
   call.spheres = c.spheres, call.channels = c.channels;
   call.height = c.height, call.width = c.width;
-  call.kind = c.kind, call.stop = 1, call.tracked = c.tracked, call.need = 0x3f;
+  call.kind = c.kind, call.stop = 1, call.tracked = c.tracked, call.need = 0xff;
   call.logit_stop = std::log(0.01f / 0.99f), call.min_transmittance = 1e-4f;
   const auto batched = [&](const std::vector<float>& values, std::int64_t stride) {
     Batched<const float> array = {memory.Upload(values), {}};
@@ -104,6 +111,11 @@ void Run(const Case& c) {
   const float spread = c.rays == RaysOf::kParallel ? 0.0f : 0.5f / c.width;
   call.footprint = batched({0.5f / c.width - spread, spread, 0.5f / c.width - spread, spread}, 0);
   call.limits = batched({0.1f, 10.0f, 0.1f, 1e-6f}, 0);
+  call.moves = c.moves;
+  if (c.moves) {
+    call.velocities = batched(velocities, 3 * c.spheres), call.times = batched(times, 0);
+    call.interval = batched({0.5f, 0.5f, 0.5f, 0.5f}, 0);
+  }
   const std::vector<float> ones(c.channels, 1.0f), zero(1, 0.0f);
   call.background.base = batched(ones, 0), call.background.c = 1;
 
@@ -138,7 +150,11 @@ void Run(const Case& c) {
   call.d_sphere_features = memory.Allocate<float>(c.channels * all);
   call.d_origins = memory.Allocate<float>(3 * rays);
   call.d_directions = memory.Allocate<float>(3 * rays);
-  call.scratch_bytes = kProblems * SumsBytes(c.spheres, c.channels);
+  if (c.moves) {
+    call.d_velocities = memory.Allocate<float>(3 * all);
+    call.d_times = memory.Allocate<float>(rays);
+  }
+  call.scratch_bytes = kProblems * SumsBytes(c.spheres, c.channels, c.moves);
   call.scratch = memory.Allocate<char>(call.scratch_bytes);
   for (const int hits : {0, c.tracked}) {
     if (hits == 0 || c.tracked > 0) {
@@ -172,16 +188,19 @@ int main() {
            {std::tuple("large", 0.5f, RaysOf::kCamera), std::tuple("small", 0.02f, RaysOf::kCamera),
             std::tuple("moving", 0.2f, RaysOf::kMoving),
             std::tuple("parallel", 0.2f, RaysOf::kParallel)})
-        jaxrec::Run({name, kind, channels, 0, 57, 43, 1500, radius, rays});
-    for (const int tracked : {5, 100})
-      jaxrec::Run({"ids", kind, 3, tracked, 57, 43, 1500, 0.2f, RaysOf::kCamera});
-    for (const int channels : {3, 8})
-      jaxrec::Run({"rows", kind, channels, 0, 300, 9, 1500, 0.05f, RaysOf::kMoving});
-    jaxrec::Run({"none", kind, 3, 0, 57, 43, 0, 0.0f, RaysOf::kCamera});
-    // More than one block sorts, and more than one fills lists.
-    jaxrec::Run({"many", kind, 3, 0, 57, 43, 15000, 0.05f, RaysOf::kCamera});
-    // A thread takes several spheres.
-    jaxrec::Run({"most", kind, 3, 0, 57, 43, 270000, 0.01f, RaysOf::kCamera});
+        for (const bool moves : {false, true})
+          jaxrec::Run({name, kind, channels, 0, 57, 43, 1500, radius, rays, moves});
+    for (const bool moves : {false, true}) {
+      for (const int tracked : {5, 100})
+        jaxrec::Run({"ids", kind, 3, tracked, 57, 43, 1500, 0.2f, RaysOf::kCamera, moves});
+      for (const int channels : {3, 8})
+        jaxrec::Run({"rows", kind, channels, 0, 300, 9, 1500, 0.05f, RaysOf::kMoving, moves});
+      jaxrec::Run({"none", kind, 3, 0, 57, 43, 0, 0.0f, RaysOf::kCamera, moves});
+      // More than one block sorts, and more than one fills lists.
+      jaxrec::Run({"many", kind, 3, 0, 57, 43, 15000, 0.05f, RaysOf::kCamera, moves});
+      // A thread takes several spheres.
+      jaxrec::Run({"most", kind, 3, 0, 57, 43, 270000, 0.01f, RaysOf::kCamera, moves});
+    }
   }
   return 0;
 }
