@@ -28,7 +28,7 @@ if [[ $what == check || $what == all ]]; then
   cp -r tests "$check/tests"  # away from the sources, which would hide the installed package
   (cd "$check" && XLA_PYTHON_CLIENT_PREALLOCATE=false python3 -m pytest -v -p no:xdist -o addopts= -W ignore --maxfail=12 -p no:cacheprovider \
     tests/test_goldens.py tests/test_blend.py tests/test_blend_limits.py tests/test_blend_properties.py \
-    tests/test_blend_transforms.py tests/test_gpu.py -k "${CHECK:-not double_precision}" --jaxtyping-packages=jaxrec,beartype.beartype 2>&1) >"$out/check.txt" || status=1
+    tests/test_blend_transforms.py tests/test_motion.py tests/test_gpu.py -k "${CHECK:-not double_precision}" --jaxtyping-packages=jaxrec,beartype.beartype 2>&1) >"$out/check.txt" || status=1
   grep -E "^(FAILED|ERROR|E   )|passed|failed" "$out/check.txt" | cut -c1-200 | tail -60
 fi
 kernels=(ffi/cuda/{bounds,order,lists,prepare,forward,backward,moving,nearest,sums}.cu)

@@ -201,9 +201,10 @@ def test_extreme_gammas(kind, gamma):
     assert all(np.isfinite(x).all() for x in found.values())
 
 
+@pytest.mark.parametrize("sensor", ["pinhole", "pinhole, moving"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_repeats_to_the_bit(kind):
-    case = problem(spheres=300, grid=(3, 40, 70))
+def test_repeats_to_the_bit(kind, sensor):
+    case = problem(sensor, spheres=300, grid=(3, 40, 70))
     options = (("kind", kind),)
     first, second = (in_single(gradients, case, options) for _ in range(2))
     for name, value in first.items():

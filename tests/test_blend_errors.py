@@ -13,7 +13,7 @@ NAMES = ("centers", "radii", "opacities", "features", "origins", "directions", "
 def arguments(**changes):
     values = problem(spheres=5, grid=(1, 3, 4)).arrays(np.float32)
     named = dict(zip((*NAMES, "background"), values, strict=True)) | changes
-    rays = Rays(named.pop("origins"), named.pop("directions"), named.pop("footprint"))
+    rays = Rays(*(named.pop(name) for name in NAMES[4:]), named.pop("times", None))
     return {**named, "rays": rays}
 
 
@@ -26,7 +26,7 @@ def call(**changes):
     return blend(*(named[name] for name in order), **options)
 
 
-EXTRA = ("kind", "stop", "stop_p", "gradient_hits", "nearest", "tile")
+EXTRA = ("kind", "stop", "stop_p", "gradient_hits", "nearest", "tile", "velocities")
 
 
 @pytest.mark.usefixtures("own_errors")
@@ -45,6 +45,12 @@ EXTRA = ("kind", "stop", "stop_p", "gradient_hits", "nearest", "tile")
         ({"centers": jnp.zeros((5, 3), jnp.int32)}, "centers has dtype int32; pass float32"),
         ({"radii": jnp.zeros(5, jnp.bfloat16)}, "radii has dtype bfloat16; pass float32"),
         ({"radii": [1.0] * 5}, "radii is a list; pass a JAX array"),
+        ({"velocities": jnp.zeros((4, 3))}, r"velocities has shape \(4, 3\); wanted \(N = 5, 3\)"),
+        (
+            {"velocities": jnp.zeros((5, 3)), "times": jnp.zeros((3, 4))},
+            r"rays.times has shape \(3, 4\); wanted \(1, 3, 4\)",
+        ),
+        ({"velocities": jnp.zeros((5, 3), jnp.int32)}, "velocities has dtype int32; pass float32"),
         ({"kind": "gaussian"}, "kind is 'gaussian'; give 'softmax' or 'alpha'"),
         ({"stop": "early"}, "stop is 'early'; give None, 'per_sphere' or 'total'"),
         ({"stop": "total", "stop_p": 1.0}, r"stop_p is 1.0; give a share in \[0, 1\)"),
@@ -73,6 +79,10 @@ def with_entry(name, index, value):
         (
             with_entry("directions", (0, 1, 2), (0.0, 0.0, 2.0)),
             r"rays.directions\[0, 1, 2\] is 2; wanted a length of 1",
+        ),
+        (
+            {"velocities": jnp.zeros((5, 3)).at[2, 1].set(jnp.nan)},
+            r"velocities\[2, 1\] is nan; wanted a finite number",
         ),
         ({"near": 2.0, "far": 1.0}, "near is 2.0 and far 1.0; wanted 0 <= near < far"),
         ({"near": -1.0}, "near is -1.0"),

@@ -1,5 +1,6 @@
 """What only an NVIDIA GPU can show: CUDA graphs, traffic to the host, and sizes without limits."""
 
+import dataclasses
 import functools
 import json
 import os
@@ -289,3 +290,89 @@ def test_twenty_views_of_two_million_spheres(key, kind):
     assert int(jnp.max(out.counts)) > 10
     # Sums of 20 views and of the pixels of each, taken in another order.
     assert_gradients_near(found, expected, 1e-5)
+
+
+# ---- motion
+
+ROWS, COLUMNS = 270, 480
+
+
+def rolling(kind: str) -> Rays:
+    """Half a second from the first row to the last; parallel rays for `alpha`."""
+    rays = pinhole(ROWS, COLUMNS, 300.0)
+    times = jnp.broadcast_to(jnp.linspace(-0.2, 0.3, ROWS)[None, :, None], (1, ROWS, COLUMNS))
+    if kind == "softmax":
+        return dataclasses.replace(rays, times=times)
+    y, x = jnp.meshgrid(jnp.arange(float(ROWS)), jnp.arange(float(COLUMNS)), indexing="ij")
+    across = jnp.stack([x - COLUMNS / 2, y - ROWS / 2, 0 * x], axis=-1)[None] / 20
+    ahead = jnp.broadcast_to(jnp.float32([0, 0, 1]), across.shape)
+    return Rays(across, ahead, jnp.float32([[0.025, 0.0]]), times)
+
+
+def moving_cloud(key, kind: str, count: int):
+    """Spheres, and velocities of up to 20 m/s; along the rays only where order plays no part."""
+    keys = jax.random.split(key, 5)
+    low, high = jnp.float32([[-12, -7, 5]]), jnp.float32([[12, 7, 30]])
+    spheres = (
+        low + (high - low) * jax.random.uniform(keys[0], (count, 3)),
+        0.02 + 0.1 * jax.random.uniform(keys[1], (count,)),
+        jax.random.uniform(keys[2], (count,), minval=0.1),
+        jax.random.uniform(keys[3], (count, 3)),
+    )
+    velocities = jax.random.uniform(keys[4], (count, 3), minval=-20.0, maxval=20.0)
+    axes = jnp.float32([[1, 1, 1 if kind == "softmax" else 0]])
+    return spheres, velocities * axes
+
+
+@functools.partial(jax.jit, static_argnames="kind")
+def seen(spheres, velocities, rays, *, kind):
+    return blend(
+        *spheres, rays, jnp.float32(BACKGROUND), near=NEAR, far=FAR, gamma=0.1, kind=kind,
+        hit_counts=True, velocities=velocities,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_a_rolling_image_of_many_moving_spheres(key, kind):
+    spheres, velocities = moving_cloud(key, kind, 200_000)
+    rays = rolling(kind)
+    out = seen(spheres, velocities, rays, kind=kind)
+    assert int(jnp.max(out.counts)) > 5
+    for row in (0, 100, 269):
+        now = (spheres[0] + velocities * rays.times[0, row, 0], *spheres[1:])
+        alone = seen(now, None, rays, kind=kind)
+        # Rims and the ends of rays, of either rounding, may take one sphere more or less.
+        for found, expected in ((out.features, alone.features), (out.alpha, alone.alpha)):
+            wrong = jnp.abs(found[0, row] - expected[0, row]) > 1e-3
+            assert float(jnp.mean(wrong)) < 0.01
+        assert float(jnp.mean(out.counts[0, row] != alone.counts[0, row])) < 0.05
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_of_a_row_of_a_rolling_image(key, kind):
+    spheres, velocities = moving_cloud(key, kind, 200_000)
+    rays, row = rolling(kind), 240
+    weights = jnp.zeros((1, ROWS, COLUMNS, 3)).at[0, row].set(1 + jnp.arange(3.0) / 3)
+
+    def value(centers, velocities, times):
+        at_times = dataclasses.replace(rays, times=times)
+        features = seen((centers, *spheres[1:]), velocities, at_times, kind=kind).features
+        return jnp.sum(features * weights)
+
+    pull = jax.jit(jax.grad(value, argnums=(0, 1, 2)))
+    found = pull(spheres[0], velocities, rays.times)
+    again = pull(spheres[0], velocities, rays.times)
+    jax.tree.map(np.testing.assert_array_equal, found, again)
+    d_centers, d_velocities, d_times = found
+    time = rays.times[0, row, 0]
+    # One row is measured at one time: all of it is a product with that of the centers.
+    scale = float(jnp.max(jnp.abs(d_centers)))
+    assert scale > 0
+    assert_near(d_velocities, time * d_centers, 1e-5 * scale)
+    moved = float(jnp.sum(d_centers * velocities))
+    size = float(jnp.sum(jnp.abs(d_centers * velocities)))
+    assert abs(float(jnp.sum(d_times)) - moved) <= 1e-5 * size
+    still = jax.grad(lambda centers: value(centers, None, rays.times))
+    expected = still(spheres[0] + velocities * time)
+    wrong = jnp.abs(d_centers - expected) > 1e-2 * scale
+    assert float(jnp.mean(jnp.any(wrong, axis=-1))) < 1e-3
