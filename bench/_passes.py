@@ -1,7 +1,7 @@
 """The passes of a differentiable renderer, each timed alone.
 
 A renderer is a function from a `Scene` to what `jaxrec.blend` returns. Gradients are those of the
-sum of the image, to centers, radii, colours and rays (the camera).
+sum of the image, to centers, radii, colours, rays (the camera) and velocities if there are any.
 """
 
 import dataclasses
@@ -44,16 +44,17 @@ def count_hits(renderer: Renderer, scene: Scene) -> np.ndarray:
     return np.asarray(jax.jit(lambda scene: renderer(scene).counts)(scene), np.int64)
 
 
-def _variables(scene: Scene) -> tuple[jax.Array, ...]:
+def _variables(scene: Scene) -> tuple[jax.Array | None, ...]:
     rays = scene.rays
-    return scene.centers, scene.radii, scene.colors, rays.origins, rays.directions
+    spheres = scene.centers, scene.radii, scene.colors
+    return *spheres, rays.origins, rays.directions, scene.velocities
 
 
 def _image_of(renderer: Renderer, scene: Scene) -> Callable[[Any], jax.Array]:
     def image(variables):
-        centers, radii, colors, origins, directions = variables
+        centers, radii, colors, origins, directions, velocities = variables
         rays = dataclasses.replace(scene.rays, origins=origins, directions=directions)
-        moved = scene._replace(centers=centers, radii=radii, colors=colors, rays=rays)
-        return renderer(moved).features
+        spheres = {"centers": centers, "radii": radii, "colors": colors, "velocities": velocities}
+        return renderer(scene._replace(rays=rays, **spheres)).features
 
     return image

@@ -37,6 +37,7 @@ class Scene(NamedTuple):
     colors: jax.Array
     rays: Rays
     background: jax.Array
+    velocities: jax.Array | None = None
 
 
 def render(scene: Scene, *, limits: Limits, kind: Kind, **options) -> Blended:
@@ -50,6 +51,7 @@ def render(scene: Scene, *, limits: Limits, kind: Kind, **options) -> Blended:
         scene.background,
         **limits._asdict(),
         kind=kind,
+        velocities=scene.velocities,
         **{"stop": STOP[kind], "stop_p": 0.01} | options,
     )
 
@@ -103,6 +105,22 @@ def street_scene(spheres: int, rays: Rays, kind: Kind) -> Scene:
     where[wall, 1] = np.where(where[wall, 1] < 0, -10, 10)
     radii = draw.uniform(0.02, 0.15, spheres)
     return _scene(where, radii, draw.uniform(0, 1, (spheres, 3)), rays, kind)
+
+
+def in_motion(scene: Scene, share: float, speed: float, seconds: float, *, axis: int) -> Scene:
+    """A share of the spheres moves by up to `speed` m/s along each axis while rays are measured.
+
+    `axis` is that of the rays along which time passes: 1 for rows, 2 for columns.
+    """
+    draw = np.random.default_rng(3)
+    count = scene.centers.shape[0]
+    moves = draw.uniform(0, 1, (count, 1)) < share
+    velocities = np.where(moves, draw.uniform(-speed, speed, (count, 3)), 0)
+    grid = scene.rays.origins.shape[:-1]
+    line = jnp.linspace(-seconds / 2, seconds / 2, grid[axis])
+    times = jnp.broadcast_to(line[:, None] if axis == 1 else line[None], grid[1:])
+    rays = dataclasses.replace(scene.rays, times=jnp.broadcast_to(times[None], grid))
+    return scene._replace(rays=rays, velocities=jnp.asarray(velocities, jnp.float32))
 
 
 def lidar_rays(rows: int, columns: int, travel: float) -> Rays:

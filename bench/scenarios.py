@@ -8,6 +8,8 @@
   during a turn, or not.
 * `rolling`: case B of `blend.py`, 1000 x 1000 pixels, where the origin moves by 0.3 m from the
   first row to the last.
+* `rolling/traffic`, `lidar/traffic`: the same, `lidar` with the origin that moves, while a tenth of
+  the spheres moves by up to 15 m/s along each axis, for 30 ms and for 100 ms.
 
     python bench/scenarios.py [--kind softmax|alpha|all] [--cases vmap,rolling] [--scale 0.01]
 """
@@ -29,6 +31,7 @@ from _scenes import (
     Kind,
     Limits,
     Scene,
+    in_motion,
     lidar_rays,
     pulsar_cameras,
     pulsar_scene,
@@ -82,11 +85,17 @@ def lidar_moving(kind: Kind, scale: float) -> None:
     _lidar("lidar/moving", kind, scale, travel=2.0)
 
 
+def lidar_traffic(kind: Kind, scale: float) -> None:
+    _lidar("lidar/traffic", kind, scale, travel=2.0, moving=0.1)
+
+
 def rolling(kind: Kind, scale: float) -> None:
-    side = _side(1000, scale)
-    rays = rolling_rays(pulsar_cameras(side, side), 0.3)
-    scene = pulsar_scene(_count(1_000_000, scale), 0.05, rays, kind)
-    _passes("rolling", kind, scene, PULSAR_LIMITS, PASSES)
+    _passes("rolling", kind, _rolled(kind, scale), PULSAR_LIMITS, PASSES)
+
+
+def rolling_traffic(kind: Kind, scale: float) -> None:
+    scene = in_motion(_rolled(kind, scale), 0.1, 15.0, 0.03, axis=1)
+    _passes("rolling/traffic", kind, scene, PULSAR_LIMITS, PASSES)
 
 
 CASES: dict[str, Callable[[Kind, float], None]] = {
@@ -95,13 +104,22 @@ CASES: dict[str, Callable[[Kind, float], None]] = {
     "vmap": vmap,
     "lidar/fixed": lidar_fixed,
     "lidar/moving": lidar_moving,
+    "lidar/traffic": lidar_traffic,
     "rolling": rolling,
+    "rolling/traffic": rolling_traffic,
 }
 
 
-def _lidar(name: str, kind: Kind, scale: float, travel: float) -> None:
+def _rolled(kind: Kind, scale: float) -> Scene:
+    side = _side(1000, scale)
+    rays = rolling_rays(pulsar_cameras(side, side), 0.3)
+    return pulsar_scene(_count(1_000_000, scale), 0.05, rays, kind)
+
+
+def _lidar(name: str, kind: Kind, scale: float, travel: float, *, moving: float = 0.0) -> None:
     rays = lidar_rays(_side(128, scale), _side(2048, scale), travel)
     scene = street_scene(_count(1_000_000, scale), rays, kind)
+    scene = in_motion(scene, moving, 15.0, 0.1, axis=2) if moving else scene
     _passes(name, kind, scene, STREET_LIMITS, PASSES)
 
 
