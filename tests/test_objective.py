@@ -112,7 +112,7 @@ def measured():
         stack = jax.tree.map(lambda leaf: leaf[None], frame.camera)
         # Of what is there: a camera sees no depth where it sees hardly anything.
         there = np.asarray(seen.alpha) > 0.3
-        depth = np.array(axial_depth(seen.depth[None], stack)[0]) / np.maximum(seen.alpha, 0.3)
+        depth = np.array(axial_depth(seen.depth[None], stack)[0])
         depth = np.where(there, depth, 0).astype(np.float32)
         made.append(dataclasses.replace(frame, depth=depth))
     return made
@@ -163,3 +163,18 @@ def test_settings_out_of_range_are_named(name, value, own_errors):
         DepthLoss(**{name: value})
     with pytest.raises(ValueError, match="losses.mse: got 2.0"):
         FitSettings(losses=LossWeights(mse=2.0))
+
+
+def test_spheres_too_small_to_be_seen_have_no_gradient_of_depth():
+    [frame, *_] = photographs(cameras(1))
+
+    def depth(log_radius):
+        spheres = world_spheres()
+        tiny = jnp.full_like(spheres.radii, jnp.exp(log_radius))
+        spheres = dataclasses.replace(spheres, radii=tiny)
+        seen = render(spheres, frame.camera, near=0.06, far=3000.0)
+        # What is not compared has a cotangent of 0, which times infinity is not.
+        return jnp.where(seen.alpha > 0.05, seen.depth, 1).sum()
+
+    for log_radius in (-25.0, -40.0):
+        assert jax.grad(depth)(log_radius) == 0

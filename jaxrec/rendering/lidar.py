@@ -16,6 +16,7 @@ from ..scene import Spheres
 from ..sensors import Rays
 from ._blend_reference import Limits, _alpha_weights, intersect
 from ._blend_settings import BlendSettings, Kind, Stop
+from ._mean import mean_of
 from ._motion import since_spheres
 from .blend import Blended, blend
 from .render import Sensor
@@ -150,7 +151,7 @@ def first_surface(
     weights = jnp.where(jnp.abs(along - median) <= separation, weights, 0)
     total = jnp.where(enough, weights.sum(axis=-1), 1)
     mean = (weights * along).sum(axis=-1) / total
-    ranges = jnp.where(enough, mean, _mean(seen.depth, seen.alpha))
+    ranges = jnp.where(enough, mean, mean_of(seen.depth, seen.alpha))
     return ranges[0] if single else ranges
 
 
@@ -250,16 +251,11 @@ def _check_channels(spheres: Spheres) -> None:
         )
 
 
-def _mean(blended: Array, alpha: Array) -> Array:
-    seen = alpha > 0
-    return jnp.where(seen, blended / jnp.where(seen, alpha, 1), 0)
-
-
 def _returns(blended: Blended) -> LidarRendering:
     alpha = blended.alpha
-    intensity, logit = (_mean(blended.features[..., i], alpha) for i in range(LIDAR_CHANNELS))
+    intensity, logit = (mean_of(blended.features[..., i], alpha) for i in range(LIDAR_CHANNELS))
     return LidarRendering(
-        ranges=_mean(blended.depth, alpha),
+        ranges=mean_of(blended.depth, alpha),
         intensities=intensity,
         drops=1 - alpha * jax.nn.sigmoid(-logit),
         alpha=alpha,

@@ -9,6 +9,7 @@ from jaxtyping import Array, ArrayLike, Float
 from ..scene import Spheres
 from ..sensors import Rays
 from ._blend_settings import Kind, Stop
+from ._mean import mean_of
 from ._motion import since_spheres
 from .blend import blend
 
@@ -94,7 +95,6 @@ def render(
         gradient_hits=gradient_hits,
         velocities=spheres.velocities,
     )
-    seen = blended.alpha > 0
-    depth = jnp.where(seen, blended.depth / jnp.where(seen, blended.alpha, 1), 0)
+    depth = mean_of(blended.depth, blended.alpha)
     out = Rendering(blended.features, depth, blended.alpha)
     return jax.tree.map(lambda x: x[0], out) if single else out

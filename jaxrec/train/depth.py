@@ -36,13 +36,6 @@ class DepthLoss:
         want(0 < self.width < np.inf, "depth.width", self.width, "> 0")
 
 
-def mean_depth(
-    depth: Float[Array, "views height width"], alpha: Float[Array, "views height width"]
-) -> Float[Array, "views height width"]:
-    """Turns depths that are blended over nothing into those of what is there."""
-    return depth / jnp.maximum(alpha, _LEAST_ALPHA)
-
-
 def axial_depth(
     depth: Float[Array, "views height width"], cameras: PinholeCamera
 ) -> Float[Array, "views height width"]:

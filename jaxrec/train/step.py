@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 from .. import losses
 from .batches import FrameStack, Views, take_views
 from .density import agitate
-from .depth import axial_depth, depth_cost, mean_depth
+from .depth import axial_depth, depth_cost
 from .exposure import expose, total_variation
 from .model import SphereModel, softness, view_weight
 from .normalizer import SceneNormalizer
@@ -143,7 +143,7 @@ def _objective(
         terms["entropy"] = losses.opacity_entropy(spheres.opacities, spheres.alive)
         weights["entropy"] = settings.losses.entropy
     if settings.depth.weight > 0 and views.depths is not None:
-        metres = axial_depth(mean_depth(picture.depth, picture.alpha), views.cameras) / scale
+        metres = axial_depth(picture.depth, views.cameras) / scale
         terms["depth"] = depth_cost(
             settings.depth, metres, picture.alpha, views.depths, views.masks
         )
