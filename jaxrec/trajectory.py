@@ -171,7 +171,7 @@ class Still:
 
     def mounted(self, body_from_sensor: Float[Array, "4 4"]) -> "Still":
         """See `Path`."""
-        return _with_poses(self, compose(self.world_from_body, body_from_sensor))
+        return with_poses(self, compose(self.world_from_body, body_from_sensor))
 
 
 @pytree("edge")
@@ -232,7 +232,7 @@ class Trajectory:
 
     def mounted(self, body_from_sensor: Float[Array, "4 4"]) -> "Trajectory":
         """See `Path`: the sensor's own poses are interpolated, not the body's."""
-        return _with_poses(self, compose(self.world_from_body, body_from_sensor))
+        return with_poses(self, compose(self.world_from_body, body_from_sensor))
 
 
 @pytree("edge")
@@ -278,7 +278,7 @@ class ScrewTrajectory:
 
     def mounted(self, body_from_sensor: Float[Array, "4 4"]) -> "ScrewTrajectory":
         """See `Path`."""
-        return _with_poses(self, compose(self.world_from_body, body_from_sensor))
+        return with_poses(self, compose(self.world_from_body, body_from_sensor))
 
 
 def _set_fields(trajectory, world_from_body, times, epoch, edge):
@@ -314,6 +314,7 @@ def _or_nan(poses, valid):
     return jnp.where(valid[..., None, None], poses, jnp.nan)
 
 
-def _with_poses(trajectory: Any, poses) -> Any:
+def with_poses(trajectory: Any, poses: Float[Array, "*shape 4 4"]) -> Any:
+    """The same path, `Still` or with the same times, through other poses."""
     leaves, structure = jax.tree.flatten(trajectory)
     return jax.tree.unflatten(structure, [poses, *leaves[1:]])

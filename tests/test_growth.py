@@ -36,7 +36,7 @@ from jaxrec.train import (
     start,
 )
 from jaxrec.train.density import agitate
-from jaxrec.train.optimizer import second_moments
+from jaxrec.train.optimizer import decayed, second_moments
 
 POSE = look_at(np.float32([0, 0, -2]), np.zeros(3, np.float32), np.float32([0, 1, 0]))
 # Parallel rays, so that a sphere's disc is a disc in the image.
@@ -309,8 +309,9 @@ def test_noise_moves_only_what_is_transparent(key):
     moved = {}
     for step in (0, 100):
         keys = jax.random.split(jax.random.key(1), 300)
+        left = decayed(settings.rates.centers_final, settings.horizon)(step)
         many = jax.vmap(
-            lambda k, s=step: agitate(state.params, settings, jnp.int32(s), k)["centers"]
+            lambda k, left=left: agitate(state.params, settings.growth, left, k)["centers"]
         )
         offsets = np.asarray(many(keys) - state.params["centers"][None])
         moved[step] = offsets.std(axis=(0, 2)) / np.exp(np.asarray(state.params["log_radii"]))

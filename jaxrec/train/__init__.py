@@ -22,20 +22,39 @@ from .density import (
     share_radius as share_radius,
 )
 from .depth import DepthLoss as DepthLoss
-from .drive_fit import DriveReport as DriveReport, fit_drive as fit_drive
+from .drive_data import crosses_boxes as crosses_boxes, lidar_depths as lidar_depths
+from .drive_fit import (
+    FittedDrive as FittedDrive,
+    begin_drive as begin_drive,
+    fit_drive as fit_drive,
+)
 from .drive_score import (
     ExposureScore as ExposureScore,
+    ExposureView as ExposureView,
     SweepScore as SweepScore,
+    SweepView as SweepView,
     every_other as every_other,
     score_exposures as score_exposures,
     score_sweeps as score_sweeps,
+    score_views as score_views,
+    view_exposures as view_exposures,
+    view_sweeps as view_sweeps,
 )
 from .drive_settings import (
+    CameraExposure as CameraExposure,
     DriveRates as DriveRates,
     DriveSettings as DriveSettings,
     DriveWeights as DriveWeights,
+    RigRefinement as RigRefinement,
 )
 from .drive_start import Moving as Moving, start_drive as start_drive
+from .drive_state import (
+    DriveState as DriveState,
+    drive_template as drive_template,
+    make_drive_record as make_drive_record,
+    read_drive_record as read_drive_record,
+)
+from .drive_step import grow_drive as grow_drive, make_drive_step as make_drive_step
 from .edits import (
     Edit as Edit,
     apply_edit as apply_edit,
@@ -71,6 +90,7 @@ from .record import (
     state_template as state_template,
 )
 from .refinement import CameraRefinement as CameraRefinement
+from .rig_calibration import RigCalibration as RigCalibration
 from .settings import (
     FitSettings as FitSettings,
     LearningRates as LearningRates,

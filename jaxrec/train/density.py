@@ -2,13 +2,16 @@
 
 import dataclasses
 import functools
-from typing import Any
+from collections.abc import Collection
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from .drive_settings import DriveSettings
 from .edits import (
     Edit,
     apply_edit,
@@ -20,7 +23,8 @@ from .edits import (
     plan_split,
 )
 from .growth import MCMC, Densification, Growth, NoGrowth, Relocation
-from .optimizer import decayed, second_moments
+from .model import SPHERE_LEAVES
+from .optimizer import second_moments
 from .settings import FitSettings
 from .state import FitState
 
@@ -82,22 +86,20 @@ def share_radius(
     return jnp.where(copies > 1, jnp.sqrt(opacities / 3 / covered), 1.0)
 
 
-def agitate(params: Any, settings: FitSettings, step: Int[Array, ""], key: Key[Array, ""]) -> Any:
+def agitate(params: Any, rule: Growth, left: ArrayLike, key: Key[Array, ""]) -> Any:
     """Adds the noise of `MCMC` to the centers of spheres that are almost transparent.
 
     Args:
         params: The model's parameters.
-        settings: Of the fit; another growth rule adds nothing.
-        step: Number of the step, from 0.
+        rule: Of growth; another one adds nothing.
+        left: Share of the centers' rate that is left at this step.
         key: Randomness.
 
     References:
         Kheradmand et al., equation 10.
     """
-    rule = settings.growth
     if not isinstance(rule, MCMC) or rule.noise == 0:
         return params
-    left = decayed(settings.rates.centers_final, settings.horizon)(step)
     transparent = jax.nn.sigmoid(
         _STEEPNESS * (rule.opacity - jax.nn.sigmoid(params["logit_opacities"]))
     )
@@ -106,7 +108,7 @@ def agitate(params: Any, settings: FitSettings, step: Int[Array, ""], key: Key[A
     return {**params, "centers": params["centers"] + noise}
 
 
-def growth_due(settings: FitSettings, done: int) -> bool:
+def growth_due(settings: FitSettings | DriveSettings, done: int) -> bool:
     """Says whether `grow` comes after step number `done`, counted from 1.
 
     The host decides: a condition inside the compiled step would be read back from a GPU at every
@@ -132,25 +134,60 @@ def grow(state: FitState, settings: FitSettings) -> FitState:
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
 def _grow(rule: Growth, state: FitState) -> FitState:
     # Of the step that was taken last.
-    plan_key, jitter_key = jax.random.split(state.step_keys(state.step - 1)[2])
-    opacities = jax.nn.sigmoid(state.params["logit_opacities"])
+    key = state.step_keys(state.step - 1)[2]
+    grown = grow_spheres(rule, state.params, state.alive, state.optimizer, key)
+    return dataclasses.replace(
+        state, params=grown.params, alive=grown.edit.alive, optimizer=grown.optimizer
+    )
+
+
+class Grown(NamedTuple):
+    """Spheres and an optimiser after a round of growth, and where each row came from."""
+
+    params: dict[str, Any]
+    optimizer: Any
+    edit: Edit
+
+
+def grow_spheres(
+    rule: Growth,
+    params: dict[str, Any],
+    alive: Bool[Array, " spheres"],
+    optimizer: Any,
+    key: Key[Array, ""],
+    *,
+    leaves: Collection[str] = SPHERE_LEAVES,
+) -> Grown:
+    """Moves, copies and removes spheres by a rule, whatever they show.
+
+    Args:
+        rule: What to do.
+        params: `centers`, `log_radii`, `logit_opacities` and others.
+        alive: Which spheres exist.
+        optimizer: Its state, with a group for each parameter of spheres.
+        key: Randomness.
+        leaves: Names of the parameters that have a row for each sphere.
+    """
+    plan_key, jitter_key = jax.random.split(key)
+    opacities = jax.nn.sigmoid(params["logit_opacities"])
     jitter: float | Array = 0.0
     if isinstance(rule, Relocation):
-        scores = jnp.sqrt(_pull(state)) if rule.draw == "gradient" else None
-        edit = plan_relocation(opacities, state.alive, rule, plan_key, scores)
+        scores = jnp.sqrt(_pull(optimizer)) if rule.draw == "gradient" else None
+        edit = plan_relocation(opacities, alive, rule, plan_key, scores)
         shrink, jitter = jnp.full_like(opacities, _SHRINK), _JITTER
     elif isinstance(rule, MCMC):
-        edit = plan_mcmc(opacities, state.alive, rule, plan_key)
+        edit = plan_mcmc(opacities, alive, rule, plan_key)
         shrink = share_radius(opacities[edit.source], copies_of(edit))
     elif isinstance(rule, Densification):
-        edit, split = _plan_densification(rule, state, opacities)
+        radii = jnp.exp(params["log_radii"])
+        edit, split = _plan_densification(rule, alive, opacities, radii, _pull(optimizer))
         shrink = jnp.where(
             split, _SPLIT_SHRINK, share_radius(opacities[edit.source], copies_of(edit))
         )
         jitter = jnp.where(split, _SPLIT_JITTER, 0.0)
     else:
-        return state
-    params = apply_edit(edit, state.params, moments=False)
+        return Grown(params, optimizer, plan_prune(~alive, alive))
+    params = apply_edit(edit, params, moments=False, leaves=leaves)
     shared = copies_of(edit) > 1
     logits = share_opacity(opacities[edit.source], copies_of(edit))
     radii = jnp.exp(params["log_radii"])
@@ -162,30 +199,24 @@ def _grow(rule: Growth, state: FitState) -> FitState:
         "log_radii": params["log_radii"] + jnp.where(shared, jnp.log(shrink), 0.0),
         "logit_opacities": jnp.where(shared, logits, params["logit_opacities"]),
     }
-    return dataclasses.replace(
-        state,
-        params=params,
-        alive=edit.alive,
-        optimizer=apply_edit(edit, state.optimizer, moments=True),
-    )
+    return Grown(params, apply_edit(edit, optimizer, moments=True, leaves=leaves), edit)
 
 
-def _pull(state: FitState) -> Float[Array, " spheres"]:
+def _pull(optimizer: Any) -> Float[Array, " spheres"]:
     """Running mean of the squared gradient of each center."""
-    return second_moments(state.optimizer, "centers").sum(axis=-1)
+    return second_moments(optimizer, "centers").sum(axis=-1)
 
 
 def _plan_densification(
-    rule: Densification, state: FitState, opacities: Array
+    rule: Densification, alive: Array, opacities: Array, radii: Array, scores: Array
 ) -> tuple[Edit, Bool[Array, " spheres"]]:
     """The edit, and which of its rows are halves of a sphere."""
-    alive = plan_prune(opacities < rule.opacity, state.alive).alive
-    scores = _pull(state)
+    alive = plan_prune(opacities < rule.opacity, alive).alive
     rows = jnp.arange(alive.shape[0], dtype=jnp.int32)
     order = jnp.argsort(jnp.where(alive, -scores, jnp.inf))
     rank = jnp.zeros_like(rows).at[order].set(rows).astype(scores.dtype)
     wanted = alive & (rank < jnp.ceil(rule.share * alive.sum().astype(scores.dtype)))
-    large = jnp.exp(state.params["log_radii"]) > rule.radius
+    large = radii > rule.radius
     clones, halves = plan_clone(wanted, scores, alive), plan_split(wanted, scores, alive)
     split = large[clones.source] & (copies_of(clones) > 1)
     edit = dataclasses.replace(clones, fresh=jnp.where(split, halves.fresh, clones.fresh))

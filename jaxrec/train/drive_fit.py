@@ -1,53 +1,105 @@
 """Fitting a scene with actors to the exposures and sweeps of a drive."""
 
 import dataclasses
-import functools
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
-from .. import losses
-from .._typing import pytree
-from ..scene import UnconstrainedSpheres
+from .._typing import Numbers
+from ..rendering import LidarRendering
+from ..scene import Actors
 from ..sensors import Exposure, Sweep
-from .drive_settings import DriveRates, DriveSettings
+from ..trajectory import Path
+from .density import growth_due
+from .drive_data import Photo, Scan, crosses_boxes, lidar_depths, make_photo, make_scan
+from .drive_settings import DriveSettings
 from .drive_start import Moving, start_drive
-from .moving_scene import MovingScene
+from .drive_state import DriveState
+from .drive_step import grow_drive, make_drive_step
+from .moving_scene import MovingScene, Sight
+from .rig_calibration import RigCalibration
 
-# Gradients of a mean over pixels are tiny; a larger epsilon would damp rarely seen spheres.
-_EPSILON = 1e-15
-
-
-class DriveReport(NamedTuple):
-    """What a step tells, on the device."""
-
-    step: int
-    terms: dict[str, Float[Array, ""]]
+OnDriveStep = Callable[[int, DriveState], None]
+OnDriveProgress = Callable[[int, Mapping[str, float]], None]
 
 
-@pytree()
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Photo:
-    camera: Any
-    time: Float[Array, ""]
-    image: Float[Array, "height width 3"]
-    mask: Bool[Array, "height width"]
+@dataclasses.dataclass(frozen=True)
+class FittedDrive:
+    """What a fit of a drive has learned about the world and about the rig.
+
+    Attributes:
+        state: The fit.
+        settings: Of the fit.
+    """
+
+    state: DriveState
+    settings: DriveSettings
+
+    @property
+    def scene(self) -> MovingScene:
+        """The world, without exposure."""
+        return self.state.scene
+
+    def moved_sensor(self, sensor: Any, name: str, time: float) -> Any:
+        """A camera or lidar with what was learned about its mount and the rig's path.
+
+        Args:
+            sensor: At its place in the world, or on its path.
+            name: In the rig. One that took no part keeps its mount.
+            time: Of the middle of what it measures, in seconds since the epoch.
+        """
+        rig = self.settings.rig
+        if rig.mounts == 0 and rig.path == 0:
+            return sensor
+        calibration = self.state.calibration
+        known = name if name in calibration.sensors else calibration.reference
+        return _moved(calibration, sensor, calibration.sensors.index(known), np.float32(time))
+
+    def photograph(self, exposure: Exposure) -> Sight:
+        """What the camera of an exposure sees, with its own exposure. Not clipped."""
+        calibration = self.state.calibration
+        camera = self.moved_sensor(exposure.camera, exposure.sensor, exposure.time)
+        seen = _photograph(self.scene, camera, np.float32(exposure.time))
+        if exposure.sensor not in calibration.cameras:
+            return seen
+        number = calibration.cameras.index(exposure.sensor)
+        return seen._replace(color=_exposed(calibration, seen.color, number))
+
+    def sweep(self, sweep: Sweep) -> LidarRendering:
+        """What the lidar of a sweep brings back."""
+        lidar = self.moved_sensor(sweep.lidar, sweep.sensor, sweep.time)
+        return _sweep(self.scene, lidar, np.float32(sweep.time))
+
+    def without(self, ids: Iterable[str]) -> "FittedDrive":
+        """The drive without some of its actors; see `Actors.without`."""
+        return self._with_scene(self.scene.without(ids))
+
+    def moved(self, id: str, box_from_box: Numbers) -> "FittedDrive":
+        """The drive with an actor elsewhere; see `Actors.moved`."""
+        return self._with_scene(self.scene.moved(id, box_from_box))
+
+    def _with_scene(self, scene: MovingScene) -> "FittedDrive":
+        return dataclasses.replace(self, state=dataclasses.replace(self.state, scene=scene))
 
 
-@pytree()
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Scan:
-    lidar: Any
-    time: Float[Array, ""]
-    ranges: Float[Array, "rows columns"]
-    intensities: Float[Array, "rows columns"]
-    returned: Bool[Array, "rows columns"]
-    fired: Bool[Array, "rows columns"]
+def begin_drive(
+    exposures: Sequence[Exposure],
+    sweeps: Sequence[Sweep],
+    tracks: Sequence[Moving],
+    settings: DriveSettings,
+    *,
+    ego: Path | None = None,
+) -> DriveState:
+    """Prepares a fit of a drive: its state at step 0. See `fit_drive` for the arguments."""
+    scene = start_drive(exposures, sweeps, tracks, settings)
+    times = np.array([one.time for one in (*exposures, *sweeps)])
+    names = _names(exposures), _names(sweeps)
+    calibration = RigCalibration.create(*names, times, ego, settings)
+    return DriveState.create(scene, calibration, settings)
 
 
 def fit_drive(
@@ -56,124 +108,134 @@ def fit_drive(
     tracks: Sequence[Moving],
     settings: DriveSettings,
     *,
-    on_step: Callable[[DriveReport], None] | None = None,
-) -> MovingScene:
+    ego: Path | None = None,
+    state: DriveState | None = None,
+    on_step: OnDriveStep | None = None,
+    on_progress: OnDriveProgress | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> FittedDrive:
     """Fits a scene to what cameras and lidars of a drive measured.
 
     Every step renders one exposure and one sweep, each ray from where its sensor was then, and
-    descends along the gradient of both. The order is random, each once before any again.
+    descends along the gradient of both. The order is random, each once before any again. The same
+    inputs give the same bits on the same kind of device, whether the fit runs in one piece or is
+    stopped and resumed from any state.
 
     Args:
-        exposures: To fit, of all cameras.
+        exposures: To fit, of all cameras; none to fit to lidars alone.
         sweeps: To fit, of all lidars.
         tracks: What moves; its spheres ride in its boxes.
         settings: See there.
-        on_step: Called after each step. Reading what it is given waits for the device.
+        ego: `world_from_body` of the rig, needed where `settings.rig.path` refines it.
+        state: Where to resume; it is donated and dead afterwards. From the start if None.
+        on_step: Called after every step with its number and the state, whose arrays are dead after
+            the next step: copy what is to be kept. Reading them waits for the device.
+        on_progress: Called every `settings.progress_every` steps and at the end with the number
+            of steps done and the metrics of the last one (see `make_drive_step`).
+        should_stop: Asked before every step; the fit ends early when it says so.
 
     Returns:
-        The scene. The same inputs give the same scene, bit by bit, on the same kind of device.
+        The scene and what was learned about the rig.
 
     Raises:
-        ValueError: If there is no exposure, or no beam returned.
+        ValueError: If no beam returned, or the settings ask for what the drive has not.
     """
-    scene = start_drive(exposures, sweeps, tracks, settings)
-    photos, scans = [_photo(e) for e in exposures], [_scan(s) for s in sweeps]
-    params = _params(scene)
-    optimizer = _optimizer(settings.rates, settings.steps)
-    state = optimizer.init(params)
-    step = _make_step(scene, optimizer, settings)
+    if state is None:
+        state = begin_drive(exposures, sweeps, tracks, settings, ego=ego)
+    photos, scans = drive_data(exposures, sweeps, tracks, settings)
+    step = make_drive_step(settings)
+    done = int(state.step)
     random = np.random.default_rng([settings.seed, 3])
-    orders = [_order(len(photos), random), _order(len(scans), random)]
-    for number in range(settings.steps):
-        photo, scan = (next(order) for order in orders)
-        params, state, terms = step(params, state, photos[photo], scans[scan])
+    frames = itertools.islice(_order(len(photos), len(scans), random), done, None)
+    metrics: dict[str, Any] = {}
+    reported = done
+    while done < settings.steps and not (should_stop is not None and should_stop()):
+        photo, scan = next(frames)
+        state, metrics = step(state, photos[photo] if photos else None, scans[scan])
+        done += 1
+        if growth_due(settings, done):
+            state = grow_drive(state, settings)
         if on_step is not None:
-            on_step(DriveReport(number + 1, terms))
-    return _with_params(scene, params)
+            on_step(done, state)
+        if on_progress is not None and done % settings.progress_every == 0:
+            on_progress(done, _on_host(metrics))
+            reported = done
+    if on_progress is not None and reported < done:
+        on_progress(done, _on_host(metrics))
+    return FittedDrive(state, settings)
 
 
-def _make_step(scene, optimizer, settings):
-    @functools.partial(jax.jit, donate_argnums=(0, 1))
-    def step(params, state, photo, scan):
-        def objective(params):
-            terms = _terms(_with_params(scene, params), photo, scan, settings)
-            return sum(terms.values(), start=jnp.float32(0)), terms
+def drive_data(
+    exposures: Sequence[Exposure],
+    sweeps: Sequence[Sweep],
+    tracks: Sequence[Moving],
+    settings: DriveSettings,
+) -> tuple[list[Photo], list[Scan]]:
+    """Puts what is fitted on the device, with what the settings want to know of it."""
+    cameras, lidars = _names(exposures), _names(sweeps)
+    sensors = list(dict.fromkeys([*lidars, *cameras]))
+    actors = Actors.create({track.id: track.path for track in tracks})
+    sizes = np.reshape([track.size for track in tracks], (-1, 3)).astype(np.float32)
+    masked = settings.movers == "mask" and len(tracks) > 0
 
-        gradient, terms = jax.grad(objective, has_aux=True)(params)
-        # Optax counts on implicit promotion, which the caller may have forbidden.
-        with jax.numpy_dtype_promotion("standard"):
-            updates, state = optimizer.update(gradient, state, params)
-        return optax.apply_updates(params, updates), state, terms
+    def hidden(sensor, time):
+        if not masked:
+            return None
+        return crosses_boxes(sensor.rays(), time, actors, sizes, settings.margin)
 
-    return step
-
-
-def _terms(scene: MovingScene, photo: _Photo, scan: _Scan, settings: DriveSettings):
-    weights = settings.weights
-    color = scene.photograph(photo.camera, photo.time).color
-    swept = scene.sweep(scan.lidar, scan.time)
-    ranged = losses.range_huber(
-        swept.ranges, scan.ranges, scan.returned, width=settings.range_width
-    )
-    shade = losses.intensity_mse(swept.intensities, scan.intensities, scan.returned)
-    return {
-        "l1": (1 - weights.d_ssim) * losses.l1(color, photo.image, photo.mask),
-        "d_ssim": weights.d_ssim * losses.d_ssim(color, photo.image, photo.mask),
-        "range": weights.range * ranged,
-        "intensity": weights.intensity * shade,
-        "drop": weights.drop * losses.drop_bce(swept.drops, scan.returned, scan.fired),
-    }
-
-
-def _params(scene: MovingScene) -> dict[str, Array]:
-    spheres = scene.spheres
-    return {
-        "centers": spheres.centers,
-        "radii": spheres.log_radii,
-        "opacities": spheres.logit_opacities,
-        "colors": spheres.features[:, :3],
-        "intensities": spheres.features[:, 3:4],
-        "drops": spheres.features[:, 4:],
-        "sky": scene.sky,
-    }
+    depths: list[Any] = [None] * len(exposures)
+    if settings.weights.depth > 0:
+        depths = list(lidar_depths(exposures, sweeps, actors, sizes, settings.margin))
+    photos = [
+        make_photo(
+            one,
+            number=cameras.index(one.sensor),
+            sensor=sensors.index(one.sensor),
+            hidden=hidden(one.camera, one.time),
+            depths=depth,
+        )
+        for one, depth in zip(exposures, depths, strict=True)
+    ]
+    scans = [
+        make_scan(one, sensor=sensors.index(one.sensor), hidden=hidden(one.lidar, one.time))
+        for one in sweeps
+    ]
+    return photos, scans
 
 
-def _with_params(scene: MovingScene, params: dict[str, Array]) -> MovingScene:
-    features = [params[name] for name in ("colors", "intensities", "drops")]
-    spheres = UnconstrainedSpheres(
-        centers=params["centers"],
-        log_radii=params["radii"],
-        logit_opacities=params["opacities"],
-        features=jnp.concatenate(features, axis=-1),
-        alive=scene.spheres.alive,
-    )
-    return dataclasses.replace(scene, spheres=spheres, sky=params["sky"])
+def _names(measured: Sequence[Exposure] | Sequence[Sweep]) -> list[str]:
+    return list(dict.fromkeys(one.sensor for one in measured))
 
 
-def _optimizer(rates: DriveRates, steps: int) -> optax.GradientTransformation:
-    def adam(rate):
-        decay = optax.exponential_decay(rate, steps, rates.final, end_value=rate * rates.final)
-        return optax.adam(decay, eps=_EPSILON)
+def _order(photos: int, scans: int, random: np.random.Generator) -> Iterator[tuple[int, int]]:
+    """Numbers of the exposure and the sweep of each step."""
 
-    named = dataclasses.asdict(rates)
-    groups: dict[Hashable, optax.GradientTransformation] = {
-        name: adam(rate) for name, rate in named.items() if name != "final"
-    }
-    return optax.multi_transform(groups, lambda params: {name: name for name in params})
+    def shuffled(count):
+        while True:
+            yield from random.permutation(count) if count else [0]
+
+    yield from zip(shuffled(photos), shuffled(scans), strict=False)
 
 
-def _photo(exposure: Exposure) -> _Photo:
-    time, pixels = jnp.float32(exposure.time), (exposure.image, exposure.usable())
-    return _Photo(exposure.camera, time, *map(jnp.asarray, pixels))
+def _on_host(metrics: Mapping[str, Float[Array, ""]]) -> dict[str, float]:
+    return {name: float(value) for name, value in jax.device_get(dict(metrics)).items()}
 
 
-def _scan(sweep: Sweep) -> _Scan:
-    fired = sweep.fired()
-    shown = np.zeros_like(sweep.ranges) if sweep.intensities is None else sweep.intensities
-    arrays = (sweep.ranges, shown, sweep.returned & fired, fired)
-    return _Scan(sweep.lidar, jnp.float32(sweep.time), *map(jnp.asarray, arrays))
+@jax.jit
+def _moved(calibration, sensor, number, time):
+    return calibration.moved(sensor, number, time)
 
 
-def _order(count: int, random: np.random.Generator):
-    while True:
-        yield from random.permutation(count)
+@jax.jit
+def _exposed(calibration, color, number):
+    return calibration.exposed(color, number)
+
+
+@jax.jit
+def _photograph(scene, camera, time):
+    return scene.photograph(camera, time)
+
+
+@jax.jit
+def _sweep(scene, lidar, time):
+    return scene.sweep(lidar, time)

@@ -67,22 +67,22 @@ def start_drive(
     whatever else no beam reaches.
 
     Args:
-        exposures: Of all cameras.
+        exposures: Of all cameras; there may be none.
         sweeps: Of all lidars.
         tracks: What moves.
-        settings: `spheres`, `scattered`, `seed`, `margin`, `opacity`, `sky_rows`, `near`, `far`.
+        settings: `spheres`, `scattered`, `seed`, `margin`, `movers`, `opacity`, `sky_rows`,
+            `near`, `far`.
 
     Raises:
-        ValueError: If there is no exposure, or no beam returned.
+        ValueError: If no beam returned.
     """
-    if not exposures or not any(sweep.returned.any() for sweep in sweeps):
+    if not any(sweep.returned.any() for sweep in sweeps):
         raise ValueError(
-            f"drive: got {len(exposures)} exposures and {len(sweeps)} sweeps; give at least one "
-            "exposure and one return of a lidar"
+            f"drive: got {len(sweeps)} sweeps without a return; give at least one return of a lidar"
         )
     random = np.random.default_rng([settings.seed, 2])
     actors = Actors.create({track.id: track.path for track in tracks})
-    scattered = round(settings.scattered * settings.spheres)
+    scattered = round(settings.scattered * settings.spheres) if exposures else 0
     met = _met(exposures, sweeps, tracks, actors, settings, settings.spheres - scattered, random)
     spare = _scattered(exposures, settings.spheres - len(met.places), random)
     found = Found(*(np.concatenate(parts) for parts in zip(met, spare, strict=True)))
@@ -126,6 +126,10 @@ def _met(exposures, sweeps, tracks, actors, settings, count, random) -> Found:
     sizes = np.reshape([track.size for track in tracks], (-1, 3)).astype(np.float32)
     arrays = (jnp.asarray(x) for x in (points, times, sizes))
     owners, places = map(np.asarray, actors.owners(*arrays, margin=settings.margin))
+    if settings.movers == "mask":
+        still = np.flatnonzero(owners == STATIC)
+        points, times, shades = points[still], times[still], shades[still]
+        owners, places = owners[still], places[still]
     chosen = _thinned(places, owners, count, random)
     colors = _colors(points[chosen], times[chosen], exposures)
     return Found(places[chosen], owners[chosen], colors, shades[chosen])
@@ -185,8 +189,8 @@ def _project(camera, points):
 
 def _scattered(exposures, count, random) -> Found:
     """Points at random depths along the rays of random pixels, of the colours seen there."""
-    each = -(-count // len(exposures))
-    places, colors = [], []
+    each = -(-count // max(len(exposures), 1))
+    places, colors = [np.zeros((0, 3))], [np.zeros((0, 3), np.float32)]
     for exposure in exposures:
         height, width = exposure.image.shape[:2]
         rows, columns = random.integers(0, height, each), random.integers(0, width, each)

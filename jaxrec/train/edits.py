@@ -1,6 +1,7 @@
 """Edits: where each sphere comes from when spheres move, are copied or go, at fixed capacity."""
 
 import dataclasses
+from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -28,18 +29,21 @@ class Edit:
     alive: Bool[Array, " spheres"]
 
 
-def apply_edit(edit: Edit, tree: Any, *, moments: bool) -> Any:
+def apply_edit(
+    edit: Edit, tree: Any, *, moments: bool, leaves: Collection[str] = SPHERE_LEAVES
+) -> Any:
     """Moves the rows of every leaf that belongs to spheres.
 
     Args:
         edit: What to move.
         tree: Parameters, or an optimiser's state; other leaves stay as they are.
         moments: Whether fresh rows are set to zero instead of copied.
+        leaves: Names of the leaves that have a row for each sphere.
     """
 
     def move(path, leaf):
         name = path[-1].key if path and isinstance(path[-1], jax.tree_util.DictKey) else None
-        if name not in SPHERE_LEAVES:
+        if name not in leaves:
             return leaf
         moved = leaf[edit.source]
         if not moments:

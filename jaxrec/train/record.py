@@ -23,7 +23,7 @@ def make_record(
     """
     return {
         "format": FORMAT_VERSION,
-        "version": _version(),
+        "version": installed_version(),
         "settings": settings.to_dict(),
         "normalizer": normalizer.to_dict(),
         "images": images,
@@ -36,16 +36,25 @@ def read_record(record: Mapping[str, Any]) -> tuple[FitSettings, SceneNormalizer
     Raises:
         ValueError: If the format is another one, or a part is missing or out of range.
     """
+    check_format(record)
+    return (
+        FitSettings.from_dict(record["settings"]),
+        SceneNormalizer.from_dict(record["normalizer"]),
+    )
+
+
+def check_format(record: Mapping[str, Any]) -> None:
+    """Checks that a record is of this version's format.
+
+    Raises:
+        ValueError: If it is not.
+    """
     found = record.get("format")
     if found != FORMAT_VERSION:
         raise ValueError(
             f"checkpoint: got format {found}, written by jaxrec {record.get('version')}; want "
             f"format {FORMAT_VERSION}; use that version or fit again"
         )
-    return (
-        FitSettings.from_dict(record["settings"]),
-        SceneNormalizer.from_dict(record["normalizer"]),
-    )
 
 
 def state_template(record: Mapping[str, Any], settings: FitSettings | None = None) -> FitState:
@@ -61,7 +70,8 @@ def state_template(record: Mapping[str, Any], settings: FitSettings | None = Non
     return FitState.template(settings or read_record(record)[0], record.get("images", 0))
 
 
-def _version() -> str:
+def installed_version() -> str:
+    """The version of jaxrec that is installed."""
     try:
         return version("jaxrec")
     except PackageNotFoundError:

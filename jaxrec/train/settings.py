@@ -231,13 +231,23 @@ class FitSettings:
         values["growth"] = growth
         for name, group in groups.items():
             if name in values:
-                values[name] = _build(group, values[name], f"{name}.")
+                values[name] = build(group, values[name], f"{name}.")
         if "background" in values:
             values["background"] = tuple(values["background"])
-        return _build(cls, values, "")
+        return build(cls, values, "")
 
 
-def _build(cls: type, values: Mapping[str, Any], prefix: str) -> Any:
+def build(cls: type, values: Mapping[str, Any], prefix: str) -> Any:
+    """Makes settings of a type from their values.
+
+    Args:
+        cls: The type, a dataclass.
+        values: By name.
+        prefix: Of the names in complaints.
+
+    Raises:
+        ValueError: If a name is unknown, or a value is out of range.
+    """
     unknown = sorted(set(values) - {field.name for field in dataclasses.fields(cls)})
     if unknown:
         names = ", ".join(prefix + name for name in unknown)

@@ -18,7 +18,7 @@ from .depth import axial_depth, depth_cost
 from .exposure import expose, total_variation
 from .model import SphereModel, softness, view_weight
 from .normalizer import SceneNormalizer
-from .optimizer import make_optimizer
+from .optimizer import decayed, make_optimizer
 from .settings import FitSettings
 from .state import FitState, graph
 
@@ -84,7 +84,8 @@ def _step(
     with jax.numpy_dtype_promotion("standard"):
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
         params = optax.apply_updates(state.params, updates)
-    params = agitate(params, settings, state.step, keys[3])
+    left = decayed(settings.rates.centers_final, settings.horizon)(state.step)
+    params = agitate(params, settings.growth, left, keys[3])
     calibration = state.calibration.moved(settings, state.step, views.numbers, of_images)
     state = FitState(params, state.alive, optimizer_state, state.step + 1, state.key, calibration)
     alive = state.alive.sum().astype(jnp.float32)
