@@ -79,7 +79,7 @@ def draw_above(survey: DriveSurvey) -> Picture:
         ordered = points[np.argsort(points[:, 2])]
         low, high = np.quantile(ordered[:, 2], [0.02, 0.98])
         shares = (ordered[:, 2] - low) / max(float(high - low), 1e-6)
-        draw_dots(panel, place(ordered), _pale(_rainbow(1 - np.clip(shares, 0, 1))))
+        draw_dots(panel, place(ordered), _pale(rainbow(1 - np.clip(shares, 0, 1))))
     time = float(moments[len(moments) // 2])
     for box, moves in _boxes(drive, time):
         flat = place(box)
@@ -118,7 +118,7 @@ def _overlay(survey: DriveSurvey, exposure: Exposure) -> Image.Image:
     order = np.argsort(-ranges)
     order = order[:: 1 + len(order) // _MOST_ON_IMAGE]
     shares = np.log(ranges[order] / _NEAR) / np.log(_FAR / _NEAR)
-    draw_dots(photo, scale * pixels[inside][order], _rainbow(np.clip(shares, 0, 1)))
+    draw_dots(photo, scale * pixels[inside][order], rainbow(np.clip(shares, 0, 1)))
     tile = Image.new("RGB", (_WIDTH, photo.height + LABEL_HEIGHT), "white")
     late = 1e3 * (sweep.time - exposure.time)
     text = f"{exposure.name}  ({inside.sum()} points of {sweep.name}, {late:+.0f} ms)"
@@ -127,7 +127,7 @@ def _overlay(survey: DriveSurvey, exposure: Exposure) -> Image.Image:
     return tile
 
 
-def _rainbow(shares: Float[np.ndarray, " n"]) -> UInt8[np.ndarray, "n 3"]:
+def rainbow(shares: Float[np.ndarray, " n"]) -> UInt8[np.ndarray, "n 3"]:
     """Red for 0, over yellow, green and blue, to violet for 1."""
     table = [colorsys.hsv_to_rgb(0.78 * step / 255, 0.95, 1.0) for step in range(256)]
     return to_bytes(np.asarray([table], np.float32))[0][np.rint(255 * shares).astype(int)]

@@ -8,16 +8,23 @@ from typing import Annotated, Literal
 
 import tyro
 
-from ..data import Capture, needs_poses, open_capture, reconstruct
+from ..data import Capture, is_drive, needs_poses, open_capture, open_drive, reconstruct
 from ..data.sfm import LEAST_IMAGES, VIDEO_FRAMES, require_images
-from ..train import FitSettings
+from ..train import DriveSettings, FitSettings
+from .drive_evaluation import Bounds
+from .drive_fitting import begun_drive_settings, fit_drive_run, print_drive
 from .fitting import begun_settings, fit_run, make_config
 from .run_folder import RunConfig, RunFolder
 from .sizes import IMAGE_MEMORY, parse_size
 
 
 def make_fit_command(arguments: Sequence[str]) -> Callable[..., Callable[[], None]]:
-    """Makes the command, with the settings of the preset among the arguments as its defaults."""
+    """Makes the command, with the settings of the preset among the arguments as its defaults.
+
+    The settings are those of a drive where one is among the arguments.
+    """
+    if _names_drive(arguments):
+        return _make_drive_command(arguments)
     defaults = FitSettings.preset("gpu" if _typed(arguments, "--preset") == "gpu" else "cpu")
 
     def fit_command(
@@ -40,6 +47,8 @@ def make_fit_command(arguments: Sequence[str]) -> Callable[..., Callable[[], Non
 
         The same command goes on with a run that was stopped, with more --steps also with a
         finished one.
+
+        The log of a drive is taken as well, with settings of its own: jaxrec fit DRIVE --help.
 
         Args:
             data: Folder of a capture (NeRF-synthetic, instant-ngp, nerfstudio, COLMAP, LLFF or
@@ -91,6 +100,65 @@ def make_fit_command(arguments: Sequence[str]) -> Callable[..., Callable[[], Non
         return work
 
     return fit_command
+
+
+def _make_drive_command(arguments: Sequence[str]) -> Callable[..., Callable[[], None]]:
+    """Makes the command for the log of a drive."""
+    defaults = DriveSettings.preset("gpu" if _typed(arguments, "--preset") == "gpu" else "cpu")
+
+    def fit_command(
+        data: tyro.conf.Positional[pathlib.Path],
+        *,
+        out: pathlib.Path,
+        preset: Literal["cpu", "gpu"] = "cpu",
+        downscale: int = 1,
+        nearest: float = 0.0,
+        farthest: float = float("inf"),
+        settings: Annotated[DriveSettings, tyro.conf.arg(name="")] = defaults,
+    ) -> Callable[[], None]:
+        """Fits spheres to cameras and lidars of a drive, and measures them on held-out frames.
+
+        Every second frame of each sensor is held out, and takes no part in anything. The same
+        command goes on with a run that was stopped, with more --steps also with a finished one.
+
+        Args:
+            data: The log of a drive, as `jaxrec check` takes it.
+            out: Run folder to make, or to go on with.
+            preset: Machine to suit; the defaults below are those of the preset that is typed.
+            downscale: Take images this many times smaller.
+            nearest: Ranges below, in metres, do not count among the scores of ranges.
+            farthest: Ranges above do not count either.
+            settings: How to fit. Without --horizon it is --steps of the first such command.
+        """
+        if _typed(arguments, "--horizon") is None:
+            begun = begun_drive_settings(out)
+            horizon = settings.steps if begun is None else begun.horizon
+            settings = dataclasses.replace(settings, horizon=horizon)
+        config = make_config(out, data, downscale=downscale, preset=preset, settings=settings)
+        bounds = Bounds(nearest, farthest)
+        resume = shlex.join(["jaxrec", *arguments])
+        run = RunFolder(out)
+
+        def work() -> None:
+            run.check(config)
+            drive = open_drive(data, downscale=downscale)
+            print_drive(drive)
+            with run.claimed(config):
+                fit_drive_run(run, drive, settings, resume, bounds)
+
+        return work
+
+    return fit_command
+
+
+def _names_drive(arguments: Sequence[str]) -> bool:
+    """Whether the capture among the arguments of `fit` is the log of a drive."""
+    if list(arguments[:1]) != ["fit"]:
+        return False
+    pairs = zip(arguments[:-1], arguments[1:], strict=True)
+    # Run folders are no captures, though a drive may lie in one.
+    named = [word for before, word in pairs if not word.startswith("-") and before != "--out"]
+    return any(is_drive(word) for word in named)
 
 
 def place_images(

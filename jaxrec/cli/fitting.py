@@ -1,13 +1,9 @@
 """A fit inside a run folder: begun or resumed, saved now and then, stopped by signals."""
 
-import contextlib
 import dataclasses
-import math
 import pathlib
-import signal
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -19,6 +15,7 @@ from ..data import Capture
 from ..data.camera_file import cameras_document
 from ..io import Checkpoints
 from ..train import (
+    DriveSettings,
     FitSettings,
     FitState,
     FittedScene,
@@ -29,10 +26,10 @@ from ..train import (
     start,
     state_template,
 )
-from .errors import CommandError, Interrupted
+from .errors import CommandError
 from .evaluation import evaluate_held_out, find_lpips, report
-from .progress import Progress
-from .run_folder import RunConfig, RunFolder, check_space
+from .run_folder import RunConfig, RunFolder
+from .session import Hooks, Session, as_command_error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +55,7 @@ def make_config(
     *,
     downscale: int,
     preset: str,
-    settings: FitSettings,
+    settings: FitSettings | DriveSettings,
     mask_invert: bool = False,
     ignore_distortion: bool = False,
 ) -> RunConfig:
@@ -79,11 +76,12 @@ def make_config(
         preset=preset,
         settings=settings.to_dict(),
         version=__version__,
+        kind="drive" if isinstance(settings, DriveSettings) else "capture",
     )
 
 
 def begun_settings(out: pathlib.Path) -> FitSettings | None:
-    """Reads the settings of the run in a folder, or None if no run has been begun there.
+    """Reads the settings of the run in a folder, or None if no fit of a capture has begun there.
 
     Raises:
         CommandError: If they cannot be read.
@@ -92,7 +90,9 @@ def begun_settings(out: pathlib.Path) -> FitSettings | None:
     if not run.config_file.exists():
         return None
     config = run.read_config()
-    with _as_command_error(run.config_file):
+    if config.kind != "capture":
+        return None
+    with as_command_error(run.config_file):
         return FitSettings.from_dict(config.settings)
 
 
@@ -118,7 +118,7 @@ def fit_run(run: RunFolder, capture: Capture, settings: FitSettings, resume: str
         print(message)
     if point is None:
         picture = _read_picture(settings)
-        with _as_command_error():
+        with as_command_error():
             state, normalizer = start(
                 capture.train, settings, points=capture.points, picture=picture
             )
@@ -160,7 +160,7 @@ def restore(run: RunFolder, settings: FitSettings | None = None) -> Point | None
     checkpoints = Checkpoints(run.checkpoints)
     if not checkpoints.steps():
         return None
-    with _as_command_error(run.checkpoints):
+    with as_command_error(run.checkpoints):
         found = checkpoints.restore(lambda record: state_template(record, settings))
         saved_settings, normalizer = read_record(found.record)
     return Point(
@@ -175,51 +175,24 @@ def restore(run: RunFolder, settings: FitSettings | None = None) -> Point | None
 
 def _continue(run: RunFolder, point: Point, capture: Capture, resume: str) -> Point:
     """Fits from a point to the end, or until a signal comes."""
-    checkpoints = Checkpoints(run.checkpoints)
     settings = point.settings
-    began = time.monotonic() - point.seconds
-    saved, seconds = point.step if point.saved else -1, point.seconds
-    progress = Progress(settings.steps, point.step)
 
-    def save(step: int, state: FitState) -> None:
-        nonlocal saved, seconds
-        seconds = time.monotonic() - began
-        # A save is not begun where it does not fit: the one before it stays the newest.
-        check_space(run.path, sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + 2**16)
-        record = make_record(settings, point.normalizer, len(capture.train))
-        checkpoints.save(step, state, {**record, "seconds": seconds})
-        saved = step
+    def record(_: FitState) -> dict[str, Any]:
+        return make_record(settings, point.normalizer, len(capture.train))
 
-    def on_step(step: int, state: FitState) -> None:
-        if step % settings.save_every == 0:
-            save(step, state)
-
-    def on_progress(step: int, metrics: Mapping[str, float]) -> None:
-        if not math.isfinite(metrics["loss"]):
-            raise CommandError(
-                f"{run.path}: the loss is not finite at step {step}; checkpoints up to step "
-                f"{max(saved, 0)} are kept: fit into another --out with lower --rates"
-            )
-        elapsed = round(time.monotonic() - began, 3)
-        run.append_metrics({"step": step, **metrics, "seconds": elapsed})
-        progress.show(step, metrics)
-
-    with contextlib.closing(progress), _signals() as received:
-        scene = fit(
+    def work(state: FitState, hooks: Hooks) -> FitState:
+        return fit(
             capture.train,
             settings,
-            state=point.state,
+            state=state,
             normalizer=point.normalizer,
-            on_step=on_step,
-            on_progress=on_progress,
-            should_stop=lambda: bool(received),
-        )
-        step = int(scene.state.step)
-        if step != saved:
-            save(step, scene.state)
-    if received:
-        raise Interrupted.at_step(received[0], step, resume)
-    return Point(scene.state, settings, point.normalizer, seconds)
+            **hooks.as_arguments(),
+        ).state
+
+    session = Session(run, settings.steps, settings.save_every, resume)
+    at = point.step if point.saved else None
+    state, seconds = session.run(point.state, at, point.seconds, work, record)
+    return Point(state, settings, point.normalizer, seconds)
 
 
 def _read_picture(settings: FitSettings) -> jax.Array | None:
@@ -240,37 +213,3 @@ def _read_picture(settings: FitSettings) -> jax.Array | None:
             "--backdrop.file"
         ) from error
     return jnp.asarray(np.asarray(resized, np.float32) / 255)
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Collects SIGINT and SIGTERM; the second one has its usual, immediate effect."""
-    received: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield received
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    usual = {number: signal.getsignal(number) for number in numbers}
-
-    def receive(number: int, frame: object) -> None:
-        received.append(number)
-        for each, handler in usual.items():
-            signal.signal(each, handler)
-
-    for number in numbers:
-        signal.signal(number, receive)
-    try:
-        yield received
-    finally:
-        for number, handler in usual.items():
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def _as_command_error(place: pathlib.Path | None = None) -> Iterator[None]:
-    """Turns the library's complaint about a value into one line."""
-    try:
-        yield
-    except ValueError as error:
-        where = "" if place is None else f"{place}: "
-        raise CommandError(f"{where}{error}") from error

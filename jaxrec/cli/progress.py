@@ -41,7 +41,8 @@ class Progress:
 
         Args:
             step: Number of steps done.
-            metrics: `loss`, `psnr` in decibels and `spheres`.
+            metrics: `loss`, `spheres`, and `psnr` in decibels and `range_mean_abs_m` where there
+                are such.
         """
         now = time.monotonic()
         self._measure(step, now)
@@ -78,9 +79,12 @@ class Progress:
         rate = statistics.median(self._speeds) if self._speeds else 0.0
         # The first measurement is mostly that of the compiler.
         left = _clock((self._steps - step) / rate) if len(self._speeds) > 1 else "--:--"
+        psnr = f"PSNR {metrics['psnr']:.2f} dB  " if "psnr" in metrics else ""
+        ranges = metrics.get("range_mean_abs_m")
+        ranged = "" if ranges is None else f"range {ranges:.3f} m  "
         return (
             f"step {step}/{self._steps}  loss {metrics['loss']:.4f}  "
-            f"PSNR {metrics['psnr']:.2f} dB  {metrics['spheres']:.0f} spheres  "
+            f"{psnr}{ranged}{metrics['spheres']:.0f} spheres  "
             f"{rate:.1f} it/s  ETA {left}"
         )
 

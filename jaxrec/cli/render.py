@@ -15,7 +15,7 @@ from .camera_path import spiral
 from .contact_sheet import to_bytes
 from .errors import CommandError
 from .run_folder import replace_file, write_image
-from .saved_run import SavedRun, open_run
+from .saved_run import SavedDrive, SavedRun, open_any_run
 from .video import open_video
 
 
@@ -49,7 +49,9 @@ def render_run(
     path: pathlib.Path, poses: str, out: pathlib.Path | None, *, frames: int, fps: int
 ) -> None:
     """Renders the newest checkpoint of a run and says where the pictures are."""
-    run = open_run(path)
+    run = open_any_run(path)
+    if isinstance(run, SavedDrive):
+        raise CommandError(f"{path}: is the run of a drive; name its sensors with --sensor")
     cameras = choose_cameras(run, poses, frames)
     if out is None:
         name = poses.replace("-", "_") if poses in _OWN else f"poses_{pathlib.Path(poses).stem}"

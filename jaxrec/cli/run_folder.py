@@ -34,6 +34,7 @@ class RunConfig:
         version: Version of jaxrec that began the run.
         mask_invert: Whether its masks mark what is to be ignored.
         ignore_distortion: Whether its images are undistorted already, whatever it says.
+        kind: "capture", or "drive" for the log of one.
     """
 
     data: str
@@ -43,6 +44,7 @@ class RunConfig:
     version: str
     mask_invert: bool = False
     ignore_distortion: bool = False
+    kind: str = "capture"
 
     def reading(self) -> dict[str, Any]:
         """How the images are read, as options of `open_capture`."""
@@ -69,6 +71,8 @@ class RunFolder:
         self.summary_file = path / "summary.json"
         self.cameras_file = path / "cameras.json"
         self.contact_sheet_file = path / "contact_sheet.png"
+        self.sweeps_file = path / "sweeps.png"
+        self.rig_file = path / "rig.json"
         self.checkpoints = path / "checkpoints"
         self.renders = path / "renders"
         self.structure = path / "sfm"
@@ -169,6 +173,10 @@ class RunFolder:
         """Writes the cameras as the fit has refined them."""
         write_text(self.cameras_file, json.dumps(document, indent=2) + "\n")
 
+    def write_rig(self, document: Mapping[str, Any]) -> None:
+        """Writes what a fit of a drive has learned about the rig."""
+        write_text(self.rig_file, json.dumps(document, indent=2) + "\n")
+
     def append_metrics(self, values: Mapping[str, int | float]) -> None:
         """Adds a line to `metrics.jsonl`, whole or not at all."""
         line = json.dumps(dict(values)) + "\n"
@@ -251,7 +259,7 @@ def _flat(config: RunConfig) -> dict[str, Any]:
     settings = dict(config.settings)
     for name in CHANGEABLE:
         settings.pop(name, None)
-    values = {"data": config.data, **config.reading()}
+    values = {"data": config.data, "kind": config.kind, **config.reading()}
     for name, value in settings.items():
         if isinstance(value, dict):
             values |= {f"{name}.{part}": entry for part, entry in value.items()}

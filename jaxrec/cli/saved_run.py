@@ -4,12 +4,13 @@ import dataclasses
 import pathlib
 import sys
 
-from ..data import Capture, open_capture
+from ..data import Capture, Drive, open_capture, open_drive
 from ..data.sfm import is_reconstructed
-from ..train import FittedScene
+from ..train import FittedDrive, FittedScene
+from .drive_fitting import restore_drive
 from .errors import CommandError
 from .fitting import restore
-from .run_folder import RunFolder
+from .run_folder import RunConfig, RunFolder
 from .sizes import IMAGE_MEMORY, parse_size
 
 
@@ -30,16 +31,41 @@ class SavedRun:
     seconds: float
 
 
+@dataclasses.dataclass(frozen=True)
+class SavedDrive:
+    """The newest whole checkpoint of a fit of a drive.
+
+    Attributes:
+        folder: Where it lies.
+        fitted: What it has learned.
+        drive: What it was fitted to.
+        seconds: How long it was fitted.
+    """
+
+    folder: RunFolder
+    fitted: FittedDrive
+    drive: Drive
+    seconds: float
+
+
+def open_any_run(path: pathlib.Path) -> SavedRun | SavedDrive:
+    """Reads the newest whole checkpoint of a run and what it was fitted to; see `open_run`."""
+    config = RunFolder(path).read_config()
+    return _open_drive_run(RunFolder(path), config) if config.kind == "drive" else open_run(path)
+
+
 def open_run(path: pathlib.Path) -> SavedRun:
     """Reads the newest whole checkpoint of a run and its capture; tells of damage on stderr.
 
     Raises:
-        CommandError: If the folder is no run, or has no checkpoint yet.
+        CommandError: If the folder is no run, is that of a drive, or has no checkpoint yet.
         CheckpointError: If all checkpoints are damaged.
         CaptureError: If its capture cannot be read any more.
     """
     run = RunFolder(path)
     config = run.read_config()
+    if config.kind != "capture":
+        raise CommandError(f"{path}: is the run of a {config.kind}; give that of a capture")
     point = restore(run)
     if point is None:
         raise CommandError(f"{path}: has no checkpoint yet; let its fit run for longer")
@@ -50,3 +76,13 @@ def open_run(path: pathlib.Path) -> SavedRun:
     capture = open_capture(data, **config.reading(), image_memory=memory)
     scene = FittedScene(point.state, point.settings, point.normalizer)
     return SavedRun(run, scene, capture, point.seconds)
+
+
+def _open_drive_run(run: RunFolder, config: RunConfig) -> SavedDrive:
+    point = restore_drive(run)
+    if point is None:
+        raise CommandError(f"{run.path}: has no checkpoint yet; let its fit run for longer")
+    for message in point.messages:
+        print(message, file=sys.stderr)
+    drive = open_drive(run.path / config.data, downscale=config.downscale)
+    return SavedDrive(run, FittedDrive(point.state, point.settings), drive, point.seconds)

@@ -1,12 +1,18 @@
 """Opens the log of a drive, whatever its layout is."""
 
+import dataclasses
 import os
 import pathlib
 from collections.abc import Callable
+from typing import Any
 
+from .._typing import positive_integer
+from ..sensors import Exposure, RollingShutterCamera
 from . import argoverse
 from ._document import listed
+from ._images import shrink_color, shrink_mask
 from ._ncore_components import is_ncore
+from ._stored_exposures import StoredExposure
 from .argoverse import read_argoverse
 from .dgp import read_dgp, scene_files
 from .dgp_scene import SCENE, read_scene
@@ -17,7 +23,7 @@ from .kitti_sequence import SEQUENCE, read_sequence
 from .ncore import read_ncore
 
 
-def open_drive(path: str | os.PathLike[str]) -> Drive:
+def open_drive(path: str | os.PathLike[str], *, downscale: int = 1) -> Drive:
     """Reads the log of a drive, recognising its layout.
 
     A folder may hold, and the first of them that it holds is taken:
@@ -34,6 +40,7 @@ def open_drive(path: str | os.PathLike[str]) -> Drive:
 
     Args:
         path: The folder, or the document that its layout is known by.
+        downscale: Images become this many times smaller, each side rounded down.
 
     Returns:
         The drive. Images are read from their files when they are asked for.
@@ -41,10 +48,20 @@ def open_drive(path: str | os.PathLike[str]) -> Drive:
     Raises:
         CaptureError: The log cannot be used: one line that names the file, the field, what was
             found and what to do.
+        ValueError: `downscale` is no whole number above zero.
     """
+    positive_integer("downscale", downscale)
     path = pathlib.Path(path)
     if not path.exists():
         raise CaptureError(path, "", "no such file or folder", "check the path")
+    drive = _open(path)
+    if downscale == 1:
+        return drive
+    exposures: list[Exposure] = [_smaller(path, one, downscale) for one in drive.exposures]
+    return dataclasses.replace(drive, exposures=exposures)
+
+
+def _open(path: pathlib.Path) -> Drive:
     found = _reader(path)
     if found is not None:
         return found()
@@ -75,6 +92,33 @@ def is_drive(path: str | os.PathLike[str]) -> bool:
         return False
     inside = path.iterdir() if path.is_dir() else ()
     return any(_reader(part) is not None for part in (path, *filter(pathlib.Path.is_dir, inside)))
+
+
+def _smaller(path: pathlib.Path, exposure: Exposure, factor: int) -> StoredExposure:
+    """An exposure whose image is made smaller whenever it is asked for."""
+    camera: Any = exposure.camera
+    width, height = camera.width // factor, camera.height // factor
+    if min(width, height) < 1:
+        found = f"images of {camera.width} x {camera.height} pixels"
+        raise CaptureError(path, "", found, f"they cannot become {factor} times smaller")
+    if isinstance(camera, RollingShutterCamera):
+        still: Any = camera.camera
+        scaled = dataclasses.replace(camera, camera=still.scaled(width, height))
+    else:
+        scaled = camera.scaled(width, height)
+
+    def read():
+        return shrink_color(exposure.image, None, width=width, height=height)[0]
+
+    mask = exposure.mask
+    return StoredExposure.create(
+        scaled,
+        read,
+        name=exposure.name,
+        sensor=exposure.sensor,
+        time=exposure.time,
+        mask=None if mask is None else shrink_mask(mask, width=width, height=height),
+    )
 
 
 def _reader(path: pathlib.Path) -> Callable[[], Drive] | None:
