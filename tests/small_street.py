@@ -54,8 +54,7 @@ def small_drive(frames=6, cameras=("left",), **size):
             image = street.image(camera, time=time)
             exposures.append(Exposure(camera, image, None, f"{name}-{number}", name, time))
         sweep = street.sweep(street.lidar(0.1 * number))
-        time = 0.1 * number + 0.05
-        sweeps.append(dataclasses.replace(sweep, name=f"lidar-{number}", sensor="lidar", time=time))
+        sweeps.append(dataclasses.replace(sweep, name=f"lidar-{number}", sensor="lidar"))
     drive = Drive(
         exposures=exposures,
         sweeps=sweeps,

@@ -147,6 +147,64 @@ def test_another_drive_or_seed_is_another_run(data, copied, capsys):
     assert "belongs to another run (seed 0, not 1)" in line
 
 
+def pixels(file):
+    from PIL import Image
+
+    return np.asarray(Image.open(file)).astype(int)
+
+
+@pytest.mark.slow
+def test_own_sensors_are_replayed(copied, capsys):
+    assert main(["render", str(copied)]) == 0
+    assert "wide: 4 pictures" in capsys.readouterr().out
+    own, held_out = copied / "renders" / "drive", copied / "renders" / "held_out"
+    for number, name in ((1, "0000_wide_150000"), (3, "0001_wide_350000")):
+        picture = pixels(own / "wide" / f"000{number}.png")
+        assert np.abs(picture - pixels(held_out / f"{name}.png")).max() <= 1
+    assert (own / "wide.mp4").stat().st_size > 0
+    sweep = np.load(own / "lidar" / "0001.npz")
+    assert sweep["ranges"].shape == (16, 64)
+    assert len(sweep["points"]) == len(sweep["times"]) == (sweep["ranges"] > 0).sum() > 200
+
+
+@pytest.mark.slow
+def test_another_lane_moves_the_lidar_and_edits_move_cars(copied, tmp_path):
+    def points(*options):
+        out = tmp_path / "-".join(options)
+        assert main(["render", str(copied), "--sensor", "lidar", "--out", str(out), *options]) == 0
+        return np.load(out / "lidar" / "0002.npz")
+
+    here, aside = points(), points("--lane", "1")
+    # The rig drives along x: what it sees at its side is 1 m nearer on the left.
+    columns = here["ranges"].shape[1]
+    # Clockwise from backward, so that a quarter of a turn is to the left.
+    left = slice(columns // 4 - 2, columns // 4 + 2)
+    both = (here["ranges"][:, left] > 0) & (aside["ranges"][:, left] > 0)
+    nearer = (here["ranges"] - aside["ranges"])[:, left][both]
+    assert 0.6 < np.median(nearer) < 1.4
+    gone = points("--without", "car-ahead", "--without", "car-oncoming", "--without", "car-turning")
+    assert np.sum(gone["ranges"] != here["ranges"]) > 3
+    away = points("--move", "car-ahead:0,0,500", "--move", "car-oncoming:0,0,500",
+                  "--move", "car-turning:0,0,500")  # fmt: skip
+    np.testing.assert_array_equal(away["ranges"], gone["ranges"])
+
+
+@pytest.mark.slow
+def test_wrong_replays_are_one_line(copied, tmp_path, capsys):
+    sensor = tmp_path / "lidar.json"
+    sensor.write_text('{"kind": "lidar", "columns": 8, "elevations_degrees": "low"}')
+    for options, wanted in (
+        (["--sensor", sensor], "lidar.json: body_from_sensor"),
+        (["--sensor", "roof"], "roof is no file; give the json of a sensor, or one of"),
+        (["--move", "car-ahead:1,2"], "--move: got car-ahead:1,2, want ID:dx,dy,dz"),
+        (["--move", "bus:1,2,3"], "got 'bus'; give one of car-ahead"),
+        (["--without", "bus"], "--without: id: got 'bus'"),
+        (["--rate", "0"], "rate: got 0, want > 0"),
+        (["--poses", "train"], "give --trajectory, not --poses"),
+    ):
+        assert wanted in one_error(capsys, ["render", copied, *options])
+
+
 @pytest.mark.slow
 def test_what_is_for_captures_says_so(copied, capsys):
     assert "is the run of a drive" in one_error(capsys, ["export", copied])

@@ -4,6 +4,7 @@ import collections
 import pathlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated
 
 import numpy as np
 import tyro
@@ -13,6 +14,7 @@ from ..data.camera_file import read_cameras
 from ..sensors import PinholeCamera
 from .camera_path import spiral
 from .contact_sheet import to_bytes
+from .drive_render import Replay, render_drive
 from .errors import CommandError
 from .run_folder import replace_file, write_image
 from .saved_run import SavedDrive, SavedRun, open_any_run
@@ -26,8 +28,18 @@ def render_command(
     out: pathlib.Path | None = None,
     frames: int = 120,
     fps: int = 30,
+    sensor: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
+    trajectory: pathlib.Path | None = None,
+    lane: float = 0.0,
+    move: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
+    without: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
+    rate: float | None = None,
 ) -> Callable[[], None]:
     """Renders a run from other cameras, as PNG files and as an mp4 video.
+
+    The run of a drive is driven again, with other sensors, another path or other traffic: cameras
+    give the same files, lidars the points of each sweep (npz) and a picture of its ranges. The
+    json files are described in the documentation of jaxrec.data.rig_files.
 
     Args:
         run: Run folder that `jaxrec fit` or `jaxrec demo` has made.
@@ -38,20 +50,44 @@ def render_command(
         out: Folder for the pictures; the video lies beside it. By default in RUN/renders.
         frames: Number of views on the spiral.
         fps: Views per second in the video.
+        sensor: Of a drive, a json with sensors or the name of one of its own; may be repeated. By
+            default all of its own.
+        trajectory: A json with the path of the rig. By default the rig's own.
+        lane: Metres by which the rig drives to the left of that path.
+        move: ID:dx,dy,dz or ID:dx,dy,dz,yaw: moves an actor, in metres (and degrees about z) along
+            the axes of its own box, forward, left and up, at all times; may be repeated.
+        without: Id of an actor that is not there; may be repeated.
+        rate: Images of each camera, and sweeps, in a second of the drive. By default the times of
+            its own sensors on its own path, and 10 for others.
     """
     for name, value in (("frames", frames), ("fps", fps)):
         if value < 1:
             raise ValueError(f"{name}: got {value}, want >= 1")
-    return lambda: render_run(run, poses, out, frames=frames, fps=fps)
+    if rate is not None and not 0 < rate < float("inf"):
+        raise ValueError(f"rate: got {rate:g}, want > 0")
+    replay = Replay(sensor, trajectory, lane, move, without, rate)
+
+    def work() -> None:
+        opened = open_any_run(run)
+        if isinstance(opened, SavedDrive):
+            if poses != "spiral":
+                raise CommandError(f"{run}: is the run of a drive; give --trajectory, not --poses")
+            render_drive(opened, replay, out, fps)
+            return
+        if replay != Replay():
+            raise CommandError(
+                f"{run}: is not the run of a drive; leave out --sensor, --trajectory, --lane, "
+                "--move, --without and --rate"
+            )
+        render_run(opened, poses, out, frames=frames, fps=fps)
+
+    return work
 
 
 def render_run(
-    path: pathlib.Path, poses: str, out: pathlib.Path | None, *, frames: int, fps: int
+    run: SavedRun, poses: str, out: pathlib.Path | None, *, frames: int, fps: int
 ) -> None:
     """Renders the newest checkpoint of a run and says where the pictures are."""
-    run = open_any_run(path)
-    if isinstance(run, SavedDrive):
-        raise CommandError(f"{path}: is the run of a drive; name its sensors with --sensor")
     cameras = choose_cameras(run, poses, frames)
     if out is None:
         name = poses.replace("-", "_") if poses in _OWN else f"poses_{pathlib.Path(poses).stem}"

@@ -3,14 +3,14 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from .._typing import Numbers
-from ..rendering import LidarRendering
+from ..rendering import first_surface
 from ..scene import Actors
 from ..sensors import Exposure, Sweep
 from ..trajectory import Path
@@ -25,6 +25,28 @@ from .rig_calibration import RigCalibration
 
 OnDriveStep = Callable[[int, DriveState], None]
 OnDriveProgress = Callable[[int, Mapping[str, float]], None]
+
+
+# Returns that are nearer to each other than this are heard as one, in metres.
+_SEPARATION = 0.5
+# What is more likely lost than not does not come back.
+_LOST = 0.5
+
+
+class Beamed(NamedTuple):
+    """What a lidar brings back.
+
+    Attributes:
+        ranges: In metres, of the surface that stops most of each beam; see `first_surface`.
+        intensities: In [0, 1].
+        drops: Probability that nothing comes back.
+        returned: Whether something is said to come back.
+    """
+
+    ranges: Float[Array, "rows columns"]
+    intensities: Float[Array, "rows columns"]
+    drops: Float[Array, "rows columns"]
+    returned: Bool[Array, "rows columns"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,20 +81,36 @@ class FittedDrive:
         known = name if name in calibration.sensors else calibration.reference
         return _moved(calibration, sensor, calibration.sensors.index(known), np.float32(time))
 
-    def photograph(self, exposure: Exposure) -> Sight:
-        """What the camera of an exposure sees, with its own exposure. Not clipped."""
+    def see(self, camera: Any, name: str, time: float) -> Sight:
+        """What a camera sees, with the exposure of the one of its name. Not clipped.
+
+        Args:
+            camera: At its place in the world.
+            name: In the rig. One that took no part has the mean exposure.
+            time: Of the middle of its exposure, in seconds since the epoch.
+        """
         calibration = self.state.calibration
-        camera = self.moved_sensor(exposure.camera, exposure.sensor, exposure.time)
-        seen = _photograph(self.scene, camera, np.float32(exposure.time))
-        if exposure.sensor not in calibration.cameras:
+        seen = _photograph(self.scene, camera, np.float32(time))
+        if name not in calibration.cameras:
             return seen
-        number = calibration.cameras.index(exposure.sensor)
+        number = calibration.cameras.index(name)
         return seen._replace(color=_exposed(calibration, seen.color, number))
 
-    def sweep(self, sweep: Sweep) -> LidarRendering:
-        """What the lidar of a sweep brings back."""
-        lidar = self.moved_sensor(sweep.lidar, sweep.sensor, sweep.time)
-        return _sweep(self.scene, lidar, np.float32(sweep.time))
+    def photograph(self, exposure: Exposure) -> Sight:
+        """What the camera of an exposure sees; see `see`."""
+        camera = self.moved_sensor(exposure.camera, exposure.sensor, exposure.time)
+        return self.see(camera, exposure.sensor, exposure.time)
+
+    def beam(self, lidar: Any, time: float) -> "Beamed":
+        """What a lidar at its place in the world brings back.
+
+        Args:
+            lidar: See `MovingScene.sweep`.
+            time: Of the middle of its sweep, in seconds since the epoch.
+        """
+        swept, first = _sweep(self.scene, lidar, np.float32(time))
+        returned = (swept.drops < _LOST) & (first > 0)
+        return Beamed(first, swept.intensities, swept.drops, returned)
 
     def without(self, ids: Iterable[str]) -> "FittedDrive":
         """The drive without some of its actors; see `Actors.without`."""
@@ -238,4 +276,6 @@ def _photograph(scene, camera, time):
 
 @jax.jit
 def _sweep(scene, lidar, time):
-    return scene.sweep(lidar, time)
+    bare = scene.for_lidars(time)
+    first = first_surface(bare, lidar, near=scene.near, far=scene.far, separation=_SEPARATION)
+    return scene.sweep(lidar, time), first

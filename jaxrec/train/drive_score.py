@@ -4,14 +4,12 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float32
 
 from .. import lidar_metrics
 from ..metrics import psnr, ssim
-from ..rendering import first_surface
 from ..scene import Actors
 from ..sensors import Exposure, Sweep
 from .drive_data import crosses_boxes
@@ -19,9 +17,6 @@ from .drive_fit import FittedDrive
 from .drive_start import Moving
 
 Measured = TypeVar("Measured", Exposure, Sweep)
-
-# Returns that are nearer to each other than this are heard as one, in metres.
-_SEPARATION = 0.5
 
 
 def every_other(measured: Sequence[Measured]) -> tuple[list[Measured], list[Measured]]:
@@ -182,15 +177,15 @@ def view_sweeps(fitted: FittedDrive, sweeps: Sequence[Sweep]) -> Iterator[SweepV
     """
     for sweep in sweeps:
         lidar = fitted.moved_sensor(sweep.lidar, sweep.sensor, sweep.time)
-        swept, first, rays = _sweep(fitted.scene, lidar, jnp.float32(sweep.time))
+        beamed, rays = fitted.beam(lidar, sweep.time), lidar.rays()
         fired = sweep.fired()
         yield SweepView(
             name=sweep.name,
             sensor=sweep.sensor,
             sweep=sweep,
-            ranges=np.asarray(first),
-            intensities=np.asarray(swept.intensities),
-            drops=np.asarray(swept.drops),
+            ranges=np.asarray(beamed.ranges),
+            intensities=np.asarray(beamed.intensities),
+            drops=np.asarray(beamed.drops),
             returned=sweep.returned & fired,
             fired=fired,
             origins=np.asarray(rays.origins),
@@ -259,10 +254,3 @@ def score_views(
 
 def _psnr(image, target, mask) -> float:
     return float(psnr(*map(jnp.asarray, (image, target, mask))))
-
-
-@jax.jit
-def _sweep(scene, lidar, time):
-    bare = scene.for_lidars(time)
-    first = first_surface(bare, lidar, near=scene.near, far=scene.far, separation=_SEPARATION)
-    return scene.sweep(lidar, time), first, lidar.rays()
