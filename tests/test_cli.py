@@ -101,7 +101,7 @@ def wait_for_metrics(run, lines, process):
 
 
 @pytest.mark.slow
-def test_export_writes_the_spheres_and_says_what_is_lost(finished, tmp_path, capsys):
+def test_export_writes_the_spheres_and_says_what_is_lost(finished, copied, tmp_path, capsys):
     out = tmp_path / "scene.ply"
     assert main(["export", str(finished), "--out", str(out)]) == 0
     printed = capsys.readouterr().out
@@ -110,9 +110,9 @@ def test_export_writes_the_spheres_and_says_what_is_lost(finished, tmp_path, cap
     found = read_ply(out)
     count = len(found.spheres.radii)
     assert f"{count} spheres: {out}" in printed and 0 < count <= 200 and found.degree == 1
-    assert main(["export", str(finished), "--layout", "gaussians", "--degree", "0"]) == 0
+    assert main(["export", str(copied), "--layout", "gaussians", "--degree", "0"]) == 0
     printed = capsys.readouterr().out
-    assert "converted to plain colours: " in printed and (finished / "gaussians.ply").is_file()
+    assert "converted to plain colours: " in printed and (copied / "gaussians.ply").is_file()
     assert main(["export", str(finished), "--out", str(tmp_path / "scene.obj")]) == 2
     assert "scene.obj, want a name that ends with .ply" in capsys.readouterr().err
 
