@@ -5,14 +5,13 @@
 //   plain          every ray adds its own terms
 //   vector         the same, four terms at a time (sm_90)
 //   butterfly      terms are summed over the warp first
-//   serialised     butterfly where more than 8 rays of a warp hit, else plain
-//   (DISTWAR, Durvasula 2023) reproducible   butterfly, terms rounded to a grid
-//   and added in double: what the library does sphere         a thread takes a
-//   sphere and goes through the tile's rays (softmax alone; it has
+//   serialised     butterfly where more than 8 rays of a warp hit, else plain (DISTWAR, Durvasula
+//                  2023)
+//   reproducible   butterfly, terms rounded to a grid and added in double: what the library does
+//   sphere         a thread takes a sphere and goes through the tile's rays (softmax alone; it has
 //                  no gradients of rays)
 //
-// Times are medians of 3 runs, of 10 launches each, zeroing and settling of the
-// sums included.
+// Times are medians of 3 runs, of 10 launches each, zeroing and settling of the sums included.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
