@@ -10,9 +10,9 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 2)
 
-# Programs that are optimised are what users run: golden files, limits and transforms of the op, real
-# fits, and what is compared with processes of their own. Elsewhere a program runs for a fraction of
-# what it takes to optimise it: the suite would take twice as long.
+# Programs that are optimised are what users run: golden files, limits and transforms of the op,
+# fits of real captures, and what is compared with processes of their own. Elsewhere a program runs
+# for a fraction of what it takes to optimise it: the suite would take twice as long.
 _QUICK = "jax_disable_most_optimizations"
 
 SHARED = pathlib.Path(__file__).resolve().parents[2] / "shared"

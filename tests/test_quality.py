@@ -154,3 +154,23 @@ def test_the_command_line_says_what_it_wants(
     with pytest.raises(SystemExit) as caught:
         quality.main(["--out", str(tmp_path), "--data", str(captures), *arguments])
     assert message in f"{caught.value} {capsys.readouterr().err}"
+
+
+def test_discs_cover_what_is_behind_them(quality):
+    shape = importlib.import_module("kernel_shape")
+    discs = {
+        "places": jnp.array([[5.5, 5.5], [5.5, 5.5]]),
+        "radii": jnp.log(jnp.array([3.0, 5.0])),
+        "opacities": jnp.array([0.0, 20.0]),
+        "colors": jnp.array([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]),
+        "shapes": jnp.zeros(2),
+    }
+    for kernel in shape.KERNELS:
+        painted = shape.paint(kernel, discs, 12, 12)
+        # Half of the first, then the second, and white in the corner.
+        np.testing.assert_allclose(painted[5, 5], [0.5, 0, 0.5], atol=2e-3)
+        if kernel != "gaussian":
+            np.testing.assert_allclose(painted[0, 0], 1, atol=1e-6)
+    at_half, plain = jnp.full((1, 1), 0.25), jnp.zeros((1, 1))
+    same = [shape.KERNELS[name](at_half, plain) for name in ("power 2", "learned power")]
+    np.testing.assert_allclose(same[0], same[1], rtol=1e-5)
