@@ -153,3 +153,10 @@ def test_settings_out_of_range_are_named(own_errors):
         Pruning(share=1.0)
     with pytest.raises(ValueError, match=r"pruning\.every: got 0"):
         Pruning(every=0)
+
+
+def test_what_reaches_beyond_the_image_is_no_less_visible():
+    # Four times as wide as the image, and one at its edge.
+    spheres = scene([[0, 0, 60], [0.42, 0, 0]], [50, 0.05], [0.5, 0.5])
+    large, edge = np.asarray(visibility(spheres, stack(camera_at(-2.0)), near=0.0, far=100.0))
+    assert large > 0.5 and edge > 0.5

@@ -34,9 +34,9 @@ def visibility(
     r"""Computes the largest share of each sphere that gets through to one of several views.
 
     The share is what the sphere weighs in the view, blended by `kind="alpha"`, over what it would
-    weigh alone, which is $o\,\pi r^2 f^2 / (3 z^2)$ pixels. So it is the mean transmittance in
-    front of the sphere, and does not depend on its size or opacity; where it is smaller than a
-    pixel it may exceed 1.
+    weigh alone, which is $o\,\pi r^2 f^2 / (3 z^2)$ pixels, less by what lies outside the image. So
+    it is the mean transmittance in front of the sphere, and does not depend on its size or
+    opacity; where it is smaller than a pixel it may exceed 1.
 
     Args:
         spheres: A scene; features do not matter.
@@ -57,9 +57,15 @@ def visibility(
     def look(most, camera):
         # The blend is linear in the features: the gradient of the sum is the sum of the weights.
         weight = jax.grad(weigh)(jnp.zeros_like(spheres.radii), camera)
-        _, depth = camera.project(spheres.centers)
+        pixels, depth = camera.project(spheres.centers)
         radius = spheres.radii * camera.focal.mean() / jnp.where(depth > 0, depth, 1)
         alone = _MEAN_KERNEL * np.pi * spheres.opacities * radius**2
+        # Of a sphere that reaches beyond the image counts what is inside.
+        size = jnp.asarray(np.array([[camera.width, camera.height]]), radius.dtype)
+        first = jnp.maximum(pixels - radius[:, None], 0)
+        last = jnp.minimum(pixels + radius[:, None], jnp.broadcast_to(size, pixels.shape))
+        inside = jnp.maximum(last - first, 0).prod(axis=-1)
+        alone = alone * inside / jnp.where(inside > 0, 4 * radius**2, 1)
         share = jnp.where((depth > 0) & (alone > 0), weight / jnp.where(alone > 0, alone, 1), 0)
         return jnp.maximum(most, share), None
 
