@@ -21,7 +21,7 @@ from ..train import (
 )
 from .drive_evaluation import Bounds, describe_drive, evaluate_drive, report_drive
 from .run_folder import RunFolder
-from .session import Hooks, Session, as_command_error
+from .session import Hooks, Session, as_command_error, begun_config
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,13 +46,10 @@ def begun_drive_settings(out: pathlib.Path) -> DriveSettings | None:
     Raises:
         CommandError: If they cannot be read.
     """
-    run = RunFolder(out)
-    if not run.config_file.exists():
+    config = begun_config(out, "drive")
+    if config is None:
         return None
-    config = run.read_config()
-    if config.kind != "drive":
-        return None
-    with as_command_error(run.config_file):
+    with as_command_error(RunFolder(out).config_file):
         return DriveSettings.from_dict(config.settings)
 
 

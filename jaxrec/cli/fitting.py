@@ -29,7 +29,7 @@ from ..train import (
 from .errors import CommandError
 from .evaluation import evaluate_held_out, find_lpips, report
 from .run_folder import RunConfig, RunFolder
-from .session import Hooks, Session, as_command_error
+from .session import Hooks, Session, as_command_error, begun_config
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,13 +86,10 @@ def begun_settings(out: pathlib.Path) -> FitSettings | None:
     Raises:
         CommandError: If they cannot be read.
     """
-    run = RunFolder(out)
-    if not run.config_file.exists():
+    config = begun_config(out, "capture")
+    if config is None:
         return None
-    config = run.read_config()
-    if config.kind != "capture":
-        return None
-    with as_command_error(run.config_file):
+    with as_command_error(RunFolder(out).config_file):
         return FitSettings.from_dict(config.settings)
 
 

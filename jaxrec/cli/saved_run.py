@@ -3,15 +3,18 @@
 import dataclasses
 import pathlib
 import sys
+from typing import TypeVar
 
 from ..data import Capture, Drive, open_capture, open_drive
 from ..data.sfm import is_reconstructed
 from ..train import FittedDrive, FittedScene
-from .drive_fitting import restore_drive
+from .drive_fitting import DrivePoint, restore_drive
 from .errors import CommandError
-from .fitting import restore
+from .fitting import Point, restore
 from .run_folder import RunConfig, RunFolder
 from .sizes import IMAGE_MEMORY, parse_size
+
+AnyPoint = TypeVar("AnyPoint", Point, DrivePoint)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,11 +69,7 @@ def open_run(path: pathlib.Path) -> SavedRun:
     config = run.read_config()
     if config.kind != "capture":
         raise CommandError(f"{path}: is the run of a {config.kind}; give that of a capture")
-    point = restore(run)
-    if point is None:
-        raise CommandError(f"{path}: has no checkpoint yet; let its fit run for longer")
-    for message in point.messages:
-        print(message, file=sys.stderr)
+    point = _newest(run, restore(run))
     memory = parse_size("image-memory", IMAGE_MEMORY)
     data = run.structure if is_reconstructed(run.structure) else path / config.data
     capture = open_capture(data, **config.reading(), image_memory=memory)
@@ -79,10 +78,15 @@ def open_run(path: pathlib.Path) -> SavedRun:
 
 
 def _open_drive_run(run: RunFolder, config: RunConfig) -> SavedDrive:
-    point = restore_drive(run)
+    point = _newest(run, restore_drive(run))
+    drive = open_drive(run.path / config.data, downscale=config.downscale)
+    return SavedDrive(run, FittedDrive(point.state, point.settings), drive, point.seconds)
+
+
+def _newest(run: RunFolder, point: AnyPoint | None) -> AnyPoint:
+    """The checkpoint that was found; tells of damage on stderr."""
     if point is None:
         raise CommandError(f"{run.path}: has no checkpoint yet; let its fit run for longer")
     for message in point.messages:
         print(message, file=sys.stderr)
-    drive = open_drive(run.path / config.data, downscale=config.downscale)
-    return SavedDrive(run, FittedDrive(point.state, point.settings), drive, point.seconds)
+    return point

@@ -15,7 +15,7 @@ import jax
 from ..io import Checkpoints
 from .errors import CommandError, Interrupted
 from .progress import Progress
-from .run_folder import RunFolder, check_space
+from .run_folder import RunConfig, RunFolder, check_space
 
 State = TypeVar("State")
 
@@ -115,6 +115,17 @@ class Session:
         if received:
             raise Interrupted.at_step(received[0], step, self.resume)
         return state, spent
+
+
+def begun_config(out: pathlib.Path, kind: str) -> RunConfig | None:
+    """Reads what was asked of the run in a folder, or None if no fit of the kind has begun there.
+
+    Raises:
+        CommandError: If it cannot be read.
+    """
+    run = RunFolder(out)
+    config = run.read_config() if run.config_file.exists() else None
+    return config if config is not None and config.kind == kind else None
 
 
 @contextlib.contextmanager

@@ -11,9 +11,10 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from ..rendering import render
-from ..scene import Spheres
+from ..scene import Spheres, UnconstrainedSpheres
 from ..sensors import PinholeCamera
 from .edits import plan_prune
+from .model import SPHERE_LEAVES
 from .normalizer import SceneNormalizer
 from .settings import FitSettings
 from .state import FitState
@@ -104,20 +105,16 @@ def prune_hidden(
         settings: `pruning.share` is used.
     """
     limits = tuple(jnp.float32(v) for v in (normalizer.near, normalizer.far))
-    shared = dataclasses.replace(settings, steps=1, seed=0, progress_every=1, save_every=1)
-    return _prune(shared, limits, state, list(cameras))
+    return _prune(settings.pruning.share, limits, state, list(cameras))
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
 def _prune(
-    settings: FitSettings,
-    limits: tuple[Array, Array],
-    state: FitState,
-    cameras: list[PinholeCamera],
+    share: float, limits: tuple[Array, Array], state: FitState, cameras: list[PinholeCamera]
 ) -> FitState:
     near, far = limits
-    spheres = state.model(settings).spheres()
+    known = {name: state.params[name] for name in SPHERE_LEAVES}
+    spheres = UnconstrainedSpheres(**known, alive=state.alive).constrained()
     shares = [visibility(spheres, stack, near=near, far=far) for stack in cameras]
-    most = functools.reduce(jnp.maximum, shares)
-    edit = plan_prune(most < settings.pruning.share, state.alive)
+    edit = plan_prune(functools.reduce(jnp.maximum, shares) < share, state.alive)
     return dataclasses.replace(state, alive=edit.alive)
