@@ -22,7 +22,7 @@ from jaxrec.train import (
     Pruning,
     Relocation,
 )
-from quality import PRESETS, SETS, Job, measured
+from quality import SETS, Job, add_fit_options, fit_changes, measured
 
 # MCMC wants to be told what is not needed.
 _SPARING = LossWeights(opacity=0.01, radius=0.01)
@@ -83,18 +83,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--sets", default="lego,fern", help=f"some of {','.join(SETS)}")
     parser.add_argument("--only", help=f"some of {','.join(VARIANTS)}; all by default")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--preset", choices=PRESETS, default="gpu")
-    parser.add_argument("--steps", type=int, help="of each fit, instead of the preset's")
-    parser.add_argument("--spheres", type=int, help="of each fit, instead of the preset's")
-    parser.add_argument("--scale", type=int, default=1, help="images this many times smaller still")
-    parser.add_argument("--parallel", type=int, default=1, help="fits at the same time")
-    shared = pathlib.Path(__file__).resolve().parents[1] / "../shared/data"
-    parser.add_argument("--data", type=pathlib.Path, default=shared, help="folder of the captures")
+    add_fit_options(parser)
     options = parser.parse_args(arguments)
     names = chosen(options.sets, list(SETS), "--sets")
     variants = chosen(options.only, list(VARIANTS), "--only")
-    own = {"steps": options.steps, "spheres": options.spheres}
-    own = {name: value for name, value in own.items() if value is not None}
+    own = fit_changes(parser, options, names)
     jobs = [
         Job(
             name, options.seed, options.data, options.preset, options.scale,

@@ -259,11 +259,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Trains on real captures and judges.")
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder for both files")
-    parser.add_argument("--sets", help=f"some of {','.join(SETS)}; all by default")
-    parser.add_argument("--seeds", default="0,1,2", help="whole numbers, separated by commas")
+def add_fit_options(parser: argparse.ArgumentParser) -> None:
+    """Adds what says how sets are fitted; see `fit_changes`."""
     parser.add_argument("--preset", choices=PRESETS, default="gpu")
     parser.add_argument("--steps", type=int, help="of each fit, instead of the preset's")
     parser.add_argument("--spheres", type=int, help="of each fit, instead of the preset's")
@@ -271,18 +268,33 @@ def main(arguments: Sequence[str] | None = None) -> None:
     shared = pathlib.Path(__file__).resolve().parents[1] / "../shared/data"
     parser.add_argument("--data", type=pathlib.Path, default=shared, help="folder of the captures")
     parser.add_argument("--parallel", type=int, default=1, help="fits at the same time")
-    options = parser.parse_args(arguments)
-    names = chosen(options.sets, list(SETS), "--sets")
+
+
+def fit_changes(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, names: Sequence[str]
+) -> dict[str, int]:
+    """Settings that differ from the preset's; ends the program where options do not work out."""
     if missing := [name for name in names if not (options.data / SETS[name].folder).is_dir()]:
         folders = ", ".join(SETS[name].folder for name in missing)
         parser.error(f"argument --data: found no {folders} in {options.data}; name their folder")
-    if not all(seed.isdecimal() for seed in options.seeds.split(",")):
-        parser.error(f"argument --seeds: got {options.seeds!r}; give whole numbers such as 0,1,2")
     for name in ("scale", "parallel"):
         if (value := getattr(options, name)) < 1:
             parser.error(f"argument --{name}: got {value}; give a whole number of at least 1")
     changes = {"steps": options.steps, "spheres": options.spheres}
-    changes = {name: value for name, value in changes.items() if value is not None}
+    return {name: value for name, value in changes.items() if value is not None}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Trains on real captures and judges.")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder for both files")
+    parser.add_argument("--sets", help=f"some of {','.join(SETS)}; all by default")
+    parser.add_argument("--seeds", default="0,1,2", help="whole numbers, separated by commas")
+    add_fit_options(parser)
+    options = parser.parse_args(arguments)
+    names = chosen(options.sets, list(SETS), "--sets")
+    if not all(seed.isdecimal() for seed in options.seeds.split(",")):
+        parser.error(f"argument --seeds: got {options.seeds!r}; give whole numbers such as 0,1,2")
+    changes = fit_changes(parser, options, names)
     jobs = [
         Job(name, int(seed), options.data, options.preset, options.scale, changes)
         for name in names
