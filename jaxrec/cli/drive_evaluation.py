@@ -101,7 +101,7 @@ def evaluate_drive(
     for index, scan in enumerate(scans):
         stem = f"sweep_{index:04d}_{_stem(scan.name)}"
         sweeps.append(_of_sweeps([scan], bounds) | {"name": scan.name, "lidar": scan.sensor})
-        write_image(folder / f"{stem}.png", range_picture(scan.ranges, scan.drops < 0.5))
+        write_image(folder / f"{stem}.png", range_picture(scan.ranges, scan.heard))
         write_text(folder / f"{stem}.json", json.dumps(sweeps[-1], indent=2) + "\n")
     if views:
         write_image(run.contact_sheet_file, _contact_sheet(views))

@@ -52,7 +52,7 @@ def sweep_sheet(views: Sequence[SweepView]) -> Picture:
 
     tiles = []
     for view in views:
-        known = view.fired & (view.drops < 0.5)
+        known = view.fired & view.heard
         error = np.abs(view.ranges - view.sweep.ranges) / ERROR_RANGE
         error = np.where(known & view.returned, error, (known != view.returned) & view.fired)
         median = np.median(np.abs(view.ranges - view.sweep.ranges)[view.returned])

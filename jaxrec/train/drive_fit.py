@@ -11,13 +11,12 @@ from jaxtyping import Array, Bool, Float
 
 from .._typing import Numbers
 from ..rendering import first_surface
-from ..scene import Actors
 from ..sensors import Exposure, Sweep
 from ..trajectory import Path
 from .density import growth_due
 from .drive_data import Photo, Scan, crosses_boxes, lidar_depths, make_photo, make_scan
 from .drive_settings import DriveSettings
-from .drive_start import Moving, start_drive
+from .drive_start import Moving, boxes_of, start_drive
 from .drive_state import DriveState
 from .drive_step import grow_drive, make_drive_step
 from .moving_scene import MovingScene, Sight
@@ -212,8 +211,7 @@ def drive_data(
     """Puts what is fitted on the device, with what the settings want to know of it."""
     cameras, lidars = _names(exposures), _names(sweeps)
     sensors = list(dict.fromkeys([*lidars, *cameras]))
-    actors = Actors.create({track.id: track.path for track in tracks})
-    sizes = np.reshape([track.size for track in tracks], (-1, 3)).astype(np.float32)
+    actors, sizes = boxes_of(tracks)
     masked = settings.movers == "mask" and len(tracks) > 0
 
     def hidden(sensor, time):

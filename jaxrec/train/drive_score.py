@@ -10,11 +10,10 @@ from jaxtyping import Bool, Float32
 
 from .. import lidar_metrics
 from ..metrics import psnr, ssim
-from ..scene import Actors
 from ..sensors import Exposure, Sweep
 from .drive_data import crosses_boxes
 from .drive_fit import FittedDrive
-from .drive_start import Moving
+from .drive_start import Moving, boxes_of
 
 Measured = TypeVar("Measured", Exposure, Sweep)
 
@@ -109,6 +108,7 @@ class SweepView:
         ranges: In metres, of the surface that stops most of each beam.
         intensities: In [0, 1].
         drops: Probability that nothing comes back.
+        heard: Rays that are said to come back.
         returned: Rays that count and came back.
         fired: Rays that count.
         origins: Of the rays, as the rig stands by what was learned.
@@ -121,6 +121,7 @@ class SweepView:
     ranges: Float32[np.ndarray, "rows columns"]
     intensities: Float32[np.ndarray, "rows columns"]
     drops: Float32[np.ndarray, "rows columns"]
+    heard: Bool[np.ndarray, "rows columns"]
     returned: Bool[np.ndarray, "rows columns"]
     fired: Bool[np.ndarray, "rows columns"]
     origins: Float32[np.ndarray, "rows columns 3"]
@@ -128,7 +129,7 @@ class SweepView:
 
     def points(self) -> Float32[np.ndarray, "n 3"]:
         """Where what is rendered says that beams come back from, in the world."""
-        kept = self.fired & (self.drops < 0.5) & (self.ranges > 0)
+        kept = self.fired & self.heard
         return self.origins[kept] + self.ranges[kept][:, None] * self.directions[kept]
 
     def true_points(self) -> Float32[np.ndarray, "n 3"]:
@@ -147,8 +148,7 @@ def view_exposures(
         exposures: Held out from the fit.
         tracks: Whose pixels are judged by themselves as well.
     """
-    actors = Actors.create({track.id: track.path for track in tracks})
-    sizes = np.reshape([track.size for track in tracks], (-1, 3)).astype(np.float32)
+    actors, sizes = boxes_of(tracks)
     for exposure in exposures:
         image = np.clip(np.asarray(fitted.photograph(exposure).color), 0, 1)
         target, mask = exposure.image, exposure.usable()
@@ -186,6 +186,7 @@ def view_sweeps(fitted: FittedDrive, sweeps: Sequence[Sweep]) -> Iterator[SweepV
             ranges=np.asarray(beamed.ranges),
             intensities=np.asarray(beamed.intensities),
             drops=np.asarray(beamed.drops),
+            heard=np.asarray(beamed.returned),
             returned=sweep.returned & fired,
             fired=fired,
             origins=np.asarray(rays.origins),

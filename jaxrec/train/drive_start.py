@@ -81,9 +81,9 @@ def start_drive(
             f"drive: got {len(sweeps)} sweeps without a return; give at least one return of a lidar"
         )
     random = np.random.default_rng([settings.seed, 2])
-    actors = Actors.create({track.id: track.path for track in tracks})
+    actors, sizes = boxes_of(tracks)
     scattered = round(settings.scattered * settings.spheres) if exposures else 0
-    met = _met(exposures, sweeps, tracks, actors, settings, settings.spheres - scattered, random)
+    met = _met(exposures, sweeps, actors, sizes, settings, settings.spheres - scattered, random)
     spare = _scattered(exposures, settings.spheres - len(met.places), random)
     found = Found(*(np.concatenate(parts) for parts in zip(met, spare, strict=True)))
     radii = np.empty(len(found.places), np.float32)
@@ -114,7 +114,13 @@ def start_drive(
     )
 
 
-def _met(exposures, sweeps, tracks, actors, settings, count, random) -> Found:
+def boxes_of(tracks: Sequence[Moving]) -> tuple[Actors, Float32[np.ndarray, "actors 3"]]:
+    """Where the boxes of tracks are, and their sizes in metres."""
+    sizes = np.reshape([track.size for track in tracks], (-1, 3)).astype(np.float32)
+    return Actors.create({track.id: track.path for track in tracks}), sizes
+
+
+def _met(exposures, sweeps, actors, sizes, settings, count, random) -> Found:
     """Some of the points that beams met, evenly over space rather than over beams."""
     points, times, shades = [], [], []
     for sweep in sweeps:
@@ -123,7 +129,6 @@ def _met(exposures, sweeps, tracks, actors, settings, count, random) -> Found:
         times.append(time)
         shades.append(_intensities(sweep))
     points, times, shades = map(np.concatenate, (points, times, shades))
-    sizes = np.reshape([track.size for track in tracks], (-1, 3)).astype(np.float32)
     arrays = (jnp.asarray(x) for x in (points, times, sizes))
     owners, places = map(np.asarray, actors.owners(*arrays, margin=settings.margin))
     if settings.movers == "mask":
